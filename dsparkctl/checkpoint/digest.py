@@ -1,0 +1,154 @@
+"""The sha256 of many large files, and whether they are those that a receipt lists (§6.7).
+
+Decides how a file is hashed: streamed, a few files at a time, each thread with one buffer of its
+own. Refuses to know which files make a checkpoint and what an identity is.
+"""
+
+import hashlib
+import os
+import stat
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from threading import Event, Lock
+from typing import Final
+
+from dsparkctl.checkpoint.errors import CheckpointError
+from dsparkctl.contract.receipt import ReceiptFile
+
+CHUNK_BYTES: Final = 1 << 20
+"""Large enough that a read and an update each drop the interpreter lock for long."""
+
+Progress = Callable[[int], None]
+"""Is told the bytes hashed since its last call; calls come one at a time, from any thread."""
+
+
+class State(Enum):
+    """How a file on disk compares with its entry in the receipt."""
+
+    OK = "ok"
+    MISSING = "missing"
+    SIZE_DIFFERS = "size differs"
+    CONTENT_DIFFERS = "content differs"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One listed file: its state, and in `detail` what a person has to know about it."""
+
+    name: str
+    state: State
+    detail: str = ""
+
+
+def default_threads() -> int:
+    """One thread a core that we may use: hashing is bound by them."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def digest_files(
+    paths: Sequence[Path], *, n_threads: int | None = None, progress: Progress | None = None
+) -> tuple[ReceiptFile, ...]:
+    """Every file's basename, sha256 and size, in the order of `paths`.
+
+    CheckpointError names a file that cannot be read or that changed its size while being read.
+    """
+    work = _Work(progress)
+    sizes = {path: _size(path) for path in paths}
+    largest_first = sorted(sizes, key=lambda path: -sizes[path])
+    with ThreadPoolExecutor(max(1, min(n_threads or default_threads(), len(sizes)))) as pool:
+        try:
+            hashed = dict(zip(largest_first, pool.map(work.digest, largest_first), strict=True))
+        except BaseException:
+            work.stop.set()
+            raise
+    for path, (_, n_bytes) in hashed.items():
+        if n_bytes != sizes[path]:
+            raise CheckpointError(f"{path}: changed while it was read")
+    return tuple(ReceiptFile(path.name, *hashed[path]) for path in paths)
+
+
+def verify_files(
+    listed: Sequence[ReceiptFile],
+    root: Path,
+    *,
+    n_threads: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Finding, ...]:
+    """One finding a listed file, in the list's order; files are sought as `root/<basename>`.
+
+    A file of another size is not hashed: it cannot be the one that is listed.
+    """
+    early = {file.name: _glance(root / file.name, file.n_bytes) for file in listed}
+    paths = [root / file.name for file in listed if early[file.name] is None]
+    hashed = digest_files(paths, n_threads=n_threads, progress=progress)
+    found = {file.name: file for file in hashed}
+    return tuple(early[file.name] or _compare(file, found[file.name]) for file in listed)
+
+
+class _Work:
+    """What the hashing threads share: where they report, and when to give up."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.stop = Event()
+        self._progress = progress
+        self._lock = Lock()
+
+    def digest(self, path: Path) -> tuple[str, int]:
+        """The file's sha256 in hex, and how many bytes it ran over."""
+        sha256, n_total = hashlib.sha256(), 0
+        buffer = memoryview(bytearray(CHUNK_BYTES))
+        try:
+            with path.open("rb", buffering=0) as file:
+                if sys.platform == "linux":
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+                while n := file.readinto(buffer):
+                    sha256.update(buffer[:n])
+                    n_total += n
+                    self._report(n)
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+        return sha256.hexdigest(), n_total
+
+    def _report(self, n_bytes: int) -> None:
+        if self.stop.is_set():
+            raise CheckpointError("given up")
+        if self._progress is not None:
+            with self._lock:
+                self._progress(n_bytes)
+
+
+def _size(path: Path) -> int:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(f"{path}: not a regular file")
+    return found.st_size
+
+
+def _glance(path: Path, n_bytes: int | None) -> Finding | None:
+    """What can be said of a file without reading it."""
+    if path.is_symlink() and not path.exists():
+        return Finding(path.name, State.MISSING, f"its link to {path.readlink()} leads nowhere")
+    if not path.is_file():
+        return Finding(path.name, State.MISSING, f"no such file in {path.parent}")
+    size = _size(path)
+    if n_bytes is None or size == n_bytes:
+        return None
+    word = "truncated" if size < n_bytes else "too long"
+    detail = f"{word}: {size} bytes, the receipt says {n_bytes}"
+    return Finding(path.name, State.SIZE_DIFFERS, detail)
+
+
+def _compare(listed: ReceiptFile, found: ReceiptFile) -> Finding:
+    if found.sha256 == listed.sha256:
+        return Finding(listed.name, State.OK)
+    detail = f"sha256 is {found.sha256}, the receipt says {listed.sha256}"
+    return Finding(listed.name, State.CONTENT_DIFFERS, detail)

@@ -1,0 +1,91 @@
+"""Small files that a person names: read whole within a bound, written whole or not at all.
+
+Decides nothing of their content. Large files (tensors) are `dsparkctl.checkpoint`'s.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+from dsparkctl.contract.receipt import MAX_RECEIPT_BYTES, Receipt, ReceiptError, parse_receipt
+
+
+class FileError(Exception):
+    """A file could not be read or written; the message is one line and names it."""
+
+
+def read_whole(path: Path, *, max_bytes: int) -> bytes:
+    """The file's bytes; FileError when it cannot be read or is larger than `max_bytes`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > max_bytes:
+        raise FileError(f"{path}: larger than {max_bytes} bytes, which is more than it may be")
+    return data
+
+
+def read_receipt(path: Path) -> Receipt:
+    """The receipt in a file; FileError or ReceiptError, both naming the file."""
+    data = read_whole(path, max_bytes=MAX_RECEIPT_BYTES)
+    try:
+        return parse_receipt(data)
+    except ReceiptError as error:
+        raise ReceiptError(f"{path}: {error}") from None
+
+
+def write_whole(path: Path, data: bytes, *, replace: bool = True) -> None:
+    """Put `data` at `path` so that at no time, and after no failure, half of it stands there.
+
+    A temporary file beside it is written, synced, measured and only then renamed; with `replace`
+    off, an existing file is refused. On a FileError nothing has changed and nothing is left over.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise FileError(f"{path}: not a regular file")
+    if path.exists() and not replace:
+        raise FileError(f"{path}: exists already")
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=".dspark.", dir=path.parent)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "wb", buffering=0) as file:
+            _write_all(file.fileno(), data)
+            os.fchmod(file.fileno(), _mode(path))
+        Path(temporary).replace(path)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    _sync_directory(path.parent)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """A short write is no error to the kernel, and some full disks speak up only at the sync."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+    os.fsync(descriptor)
+    size = os.fstat(descriptor).st_size
+    if size != len(data):
+        raise OSError(0, f"{size} of {len(data)} bytes arrived on disk")
+
+
+def _mode(path: Path) -> int:
+    """The mode of the file that is replaced, or what the umask gives a new one."""
+    try:
+        return path.stat().st_mode & 0o7777
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
