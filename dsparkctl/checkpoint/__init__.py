@@ -1,1 +1,1 @@
-"""What lies on disk, read without torch: files, headers, the model's shape, the expected tensors."""
+"""What lies on disk, read without torch: files, headers, the model's shape, its tensors."""

@@ -46,9 +46,8 @@ class Finding:
 
 def default_threads() -> int:
     """One thread a core that we may use: hashing is bound by them."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    may_use = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    return len(may_use(0)) if may_use else os.cpu_count() or 1
 
 
 def digest_files(

@@ -2,8 +2,8 @@
 
 `config.json`, `inference_config.json` and `exl3_moe_plan.json` where present, and the shards:
 `model*.safetensors`, or, where a `*.safetensors.index.json` stands beside them, exactly those its
-weight_map names. Every other file of the folder is ignored, by the loader and by the identity (§6.7)
-alike, so that a README beside the weights changes nothing.
+weight_map names. Every other file of the folder is ignored, by the loader and by the identity
+(§6.7) alike, so that a README beside the weights changes nothing.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class CheckpointFiles:
 
     @property
     def sources(self) -> tuple[Path, ...]:
-        """Every file that tensors or configuration are read from: what the identity covers (§6.7)."""
+        """Every file that is read for tensors or configuration: what the identity covers (§6.7)."""
         settings = (self.config, self.inference_config, self.exl3_plan)
         return tuple(path for path in settings if path is not None) + self.shards
 

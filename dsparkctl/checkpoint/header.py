@@ -56,7 +56,7 @@ class TensorInfo(NamedTuple):
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """All tensors of one file, in the order of their data; `CheckpointError` when it is not whole."""
+    """All tensors of one file, in order of their data; `CheckpointError` when it is not whole."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -8,7 +8,6 @@ expert counts, which fall back to the backbone's. What drafting does not use is 
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dsparkctl.checkpoint.config_names import NAMES, Stated, stated_values

@@ -14,7 +14,7 @@ MAX_JSON_BYTES = 64 << 20
 
 
 def read_json_object(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """Read a file that must hold one JSON object; `CheckpointError` names the file and the fault."""
+    """Read a file that must hold one JSON object; `CheckpointError` names file and fault."""
     try:
         with path.open("rb") as file:
             text = file.read(max_bytes + 1)
@@ -26,7 +26,7 @@ def read_json_object(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, A
 
 
 def parse_object(text: bytes, path: Path, what: str = "file") -> dict[str, Any]:
-    """Parse bytes that must be one JSON object without duplicate keys; `path` is for the message."""
+    """Parse bytes that must be one JSON object, no key twice; `path` is for the message."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """The tensors a drafter is made of, as data: name, logical shape, and how each may be stored (§2).
 
-One table for everyone who asks: the loader, `checkpoint inspect`, and the writer of tiny checkpoints.
+One table for everyone who asks: the loader, `checkpoint inspect`, the writer of tiny checkpoints.
 The names are the release's own and are matched whole, never by prefix or suffix: `ffn_norm` is not
 `ffn`, and `hc_attn_scale` is a parameter, no quantisation scale (pitfalls 1, 10, 15 of §13).
 """

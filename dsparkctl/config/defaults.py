@@ -1,9 +1,13 @@
 """The defaults that more than one place must agree on: `dspark.yaml`, the worker's flags, and what
 `config hello` prints (§6.2, §5)."""
 
+from pathlib import Path
 from typing import Final
 
 from dsparkctl.contract.endpoint import ADMIN_PORT, DATA_PORT, Endpoint
+
+CONFIG: Final = Path("dspark.yaml")
+"""Where a command looks when it is told no other file."""
 
 MAX_SLOTS: Final = 4
 SLOTS_LIMIT: Final = 32

@@ -7,27 +7,24 @@ import os
 import tempfile
 from pathlib import Path
 
+from dsparkctl.config.errors import ReadError, WriteError
 from dsparkctl.contract.receipt import MAX_RECEIPT_BYTES, Receipt, ReceiptError, parse_receipt
 
 
-class FileError(Exception):
-    """A file could not be read or written; the message is one line and names it."""
-
-
 def read_whole(path: Path, *, max_bytes: int) -> bytes:
-    """The file's bytes; FileError when it cannot be read or is larger than `max_bytes`."""
+    """The file's bytes; ReadError when it cannot be read or is larger than `max_bytes`."""
     try:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)
     except OSError as error:
-        raise FileError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ReadError(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) > max_bytes:
-        raise FileError(f"{path}: larger than {max_bytes} bytes, which is more than it may be")
+        raise ReadError(f"{path}: larger than {max_bytes} bytes, which is more than it may be")
     return data
 
 
 def read_receipt(path: Path) -> Receipt:
-    """The receipt in a file; FileError or ReceiptError, both naming the file."""
+    """The receipt in a file; ReadError or ReceiptError, both naming the file."""
     data = read_whole(path, max_bytes=MAX_RECEIPT_BYTES)
     try:
         return parse_receipt(data)
@@ -39,24 +36,24 @@ def write_whole(path: Path, data: bytes, *, replace: bool = True) -> None:
     """Put `data` at `path` so that at no time, and after no failure, half of it stands there.
 
     A temporary file beside it is written, synced, measured and only then renamed; with `replace`
-    off, an existing file is refused. On a FileError nothing has changed and nothing is left over.
+    off, an existing file is refused. On a WriteError nothing has changed and nothing is left over.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
-        raise FileError(f"{path}: not a regular file")
+        raise WriteError(f"{path}: not a regular file")
     if path.exists() and not replace:
-        raise FileError(f"{path}: exists already")
+        raise WriteError(f"{path}: exists already")
     try:
         handle, temporary = tempfile.mkstemp(prefix=".dspark.", dir=path.parent)
     except OSError as error:
-        raise FileError(f"{path}: cannot be written: {error.strerror}") from None
+        raise WriteError(f"{path}: cannot be written: {error.strerror}") from None
     try:
         with os.fdopen(handle, "wb", buffering=0) as file:
             _write_all(file.fileno(), data)
             os.fchmod(file.fileno(), _mode(path))
         Path(temporary).replace(path)
     except OSError as error:
-        raise FileError(f"{path}: cannot be written: {error.strerror}") from None
+        raise WriteError(f"{path}: cannot be written: {error.strerror}") from None
     finally:
         Path(temporary).unlink(missing_ok=True)
     _sync_directory(path.parent)

@@ -85,7 +85,9 @@ class WorkerSettings(_Section):
         description="where probe, stats and reset connect (R37); may also be a link address (R38)",
     )
     device: str = Field("cpu", pattern=r"^(cpu|cuda:[0-9]{1,3})$", description="cpu or cuda:N")
-    dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="of the arithmetic")
+    dtype: Literal["float32", "bfloat16"] | None = Field(
+        None, description="of the arithmetic; by itself float32 on cpu, bfloat16 on CUDA"
+    )
     kv_quant: Literal["auto", "none", "mxfp8_32", "v4_record_64"] = Field(
         "auto", description="rounding of the window's KV; auto: v4_record_64 where it fits"
     )
@@ -124,7 +126,8 @@ class WorkerSettings(_Section):
                 raise ValueError(
                     f"expected one address, or allow_any_address: true; {endpoint} listens on all"
                 )
-            if info.field_name == "admin" and endpoint == info.data.get("listen"):
+            taken = info.field_name == "admin" and endpoint == info.data.get("listen")
+            if taken and endpoint.port:
                 raise ValueError(f"expected another endpoint than listen's, got {endpoint}")
         return value
 

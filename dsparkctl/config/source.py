@@ -6,42 +6,18 @@ model's own JSON schema, so that the two cannot drift.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
+from dsparkctl.config.errors import ConfigError, Problem
 from dsparkctl.config.files import read_whole
 from dsparkctl.config.fleet import Fleet
-from dsparkctl.config.yaml_lines import Document, Key, YamlProblem, read_yaml
+from dsparkctl.config.yaml_lines import Document, Key, YamlError, read_yaml
 
-MAX_CONFIG_BYTES: Final = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One fault of a configuration file."""
-
-    path: Path
-    line: int
-    key: str
-    """Dotted, e.g. `worker.admin[1]`; empty when the file itself is at fault."""
-    reason: str
-
-    def __str__(self) -> str:
-        return ": ".join(
-            part for part in (f"{self.path}:{self.line}", self.key, self.reason) if part
-        )
-
-
-class ConfigError(Exception):
-    """A configuration file that cannot be used; the message has a line a problem."""
-
-    def __init__(self, *problems: Problem) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
-        self.problems = problems
+MAX_CONFIG_BYTES: Final = 1 << 18
 
 
 def load_fleet(path: Path) -> Fleet:
@@ -59,7 +35,7 @@ def parse_fleet(data: bytes, path: Path) -> Fleet:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(Problem(path, line, "", "not UTF-8 text")) from None
-    except YamlProblem as error:
+    except YamlError as error:
         raise ConfigError(Problem(path, error.line, _dotted(error.key), error.reason)) from None
     try:
         return Fleet.model_validate(document.value, context={"folder": path.parent})
@@ -83,7 +59,7 @@ def _reason(key: Key, fault: Mapping[str, Any]) -> str:
             return "unknown key" + (f"; did you mean {near[0]}?" if near else "")
         case "value_error":
             said = str(fault["ctx"]["error"])
-            quoted = "got" in said or isinstance(fault["input"], dict)
+            quoted = "got" in said or isinstance(fault["input"], (dict, tuple))
             return said if quoted else f"{said}, got {_quote(fault['input'])}"
         case _:
             return f"expected {_expected(key)}, got {_quote(fault['input'])}"

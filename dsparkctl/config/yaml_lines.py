@@ -4,7 +4,6 @@ Decides which YAML a configuration may use (one document of plain scalars, lists
 bounds it. Refuses to know any key.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,13 +11,18 @@ import yaml
 
 MAX_NODES: Final = 10_000
 """Values of one file, each use of an alias counted anew: what an alias bomb runs into."""
-MAX_DEPTH: Final = 32
+MAX_DEPTH: Final = 8
+
+_PLAIN_TAGS: Final = {
+    f"tag:yaml.org,2002:{kind}"
+    for kind in ("null", "bool", "int", "float", "str", "timestamp", "binary")
+}
 
 Key = tuple[str | int, ...]
 """Where a value stands: keys and list indexes from the top."""
 
 
-class YamlProblem(Exception):
+class YamlError(Exception):
     """YAML that cannot be read as plain values; `line` counts from 1."""
 
     def __init__(self, line: int, key: Key, reason: str) -> None:
@@ -43,9 +47,9 @@ class Document:
 
 
 def read_yaml(text: str) -> Document:
-    """The one document in `text`, or YamlProblem."""
-    loader = yaml.SafeLoader(text)
+    """The one document in `text`, or YamlError."""
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
             return Document()
@@ -54,14 +58,13 @@ def read_yaml(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise YamlProblem(line, (), f"not YAML: {error.problem or error.context}") from None
+        said = ", ".join(part for part in (error.context, error.problem) if part)
+        raise YamlError(line, (), f"not YAML: {said}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise YamlProblem(line, (), f"not YAML: {error.reason}") from None
+        raise YamlError(line, (), f"not YAML: {error.reason}") from None
     except RecursionError:
-        raise YamlProblem(1, (), f"nested deeper than {MAX_DEPTH} levels") from None
-    finally:
-        loader.dispose()
+        raise YamlError(1, (), f"nested deeper than {MAX_DEPTH} levels") from None
 
 
 class _Reading:
@@ -77,9 +80,9 @@ class _Reading:
         self.lines.setdefault(key, line)
         self._n_nodes += 1
         if self._n_nodes > MAX_NODES:
-            raise YamlProblem(line, key, f"more than {MAX_NODES} values, aliases counted in full")
+            raise YamlError(line, key, f"more than {MAX_NODES} values, aliases counted in full")
         if len(key) > MAX_DEPTH:
-            raise YamlProblem(line, key, f"nested deeper than {MAX_DEPTH} levels")
+            raise YamlError(line, key, f"nested deeper than {MAX_DEPTH} levels")
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, key)
         if isinstance(node, yaml.SequenceNode):
@@ -92,18 +95,24 @@ class _Reading:
             line = name_node.start_mark.line + 1
             name = name_node.value if isinstance(name_node, yaml.ScalarNode) else None
             if not isinstance(name, str):
-                raise YamlProblem(line, key, "expected a plain word for a key")
+                raise YamlError(line, key, "expected a plain word for a key")
             if name in found:
                 first = self.lines[(*key, name)]
-                raise YamlProblem(line, (*key, name), f"stands twice, first in line {first}")
+                raise YamlError(line, (*key, name), f"stands twice, first in line {first}")
             self.lines[(*key, name)] = line
             found[name] = self.value(value_node, (*key, name))
         return found
 
     def _scalar(self, node: yaml.Node, key: Key) -> Any:
+        line = node.start_mark.line + 1
+        if node.tag not in _PLAIN_TAGS:
+            raise YamlError(
+                line, key, f"not YAML: tag {ascii(node.tag)[:80]} is not for plain values"
+            )
         try:
-            value: Hashable = self._loader.construct_object(node)  # type: ignore[no-untyped-call]
-        except (ValueError, OverflowError) as error:
-            line = node.start_mark.line + 1
-            raise YamlProblem(line, key, f"not YAML: {str(error).splitlines()[0]}") from None
+            value: object = self._loader.construct_object(node)
+        except (ValueError, OverflowError, LookupError, AttributeError, TypeError):
+            # What the tag promised is not what the text holds: 2020-13-45, !!bool maybe
+            text = ascii(node.value)[:80]
+            raise YamlError(line, key, f"not YAML: {text} is no {node.tag[18:]}") from None
         return value

@@ -99,19 +99,21 @@ def frame(op: int, seq: int, session: int, body: Buffer = b"", status: int = 0) 
     return _HEADER.pack(MAGIC, VERSION, op, seq, session, len(body), status, 0) + body
 
 
-def parse_header(message: Buffer) -> AppHeader:
-    """The AppHeader of a message that is all there; WireError without status if framing is lost."""
-    if len(message) < HEADER_BYTES:
-        raise WireError(
-            None, "AppHeader", 0, f"{len(message)} bytes, a message has {HEADER_BYTES} or more"
-        )
+def parse_header(message: Buffer, n_bytes: int | None = None) -> AppHeader:
+    """The AppHeader of a message; WireError without a status when the framing is lost (R32).
+
+    `n_bytes` is the whole message's length where only its beginning is at hand.
+    """
+    if n_bytes is None:
+        n_bytes = len(message)
+    if n_bytes < HEADER_BYTES:
+        raise WireError(None, "AppHeader", 0, f"{n_bytes} bytes, expected {HEADER_BYTES} or more")
     header = _new(AppHeader, _HEADER.unpack_from(message))
     if header.magic != MAGIC:
         raise WireError(None, "magic", 0, f"0x{header.magic:08x}, expected 0x{MAGIC:08x} (DSP1)")
-    if header.body_len != len(message) - HEADER_BYTES:
-        raise WireError(
-            None, "body_len", 20, f"{header.body_len}, but {len(message) - HEADER_BYTES} follow"
-        )
+    if header.body_len != n_bytes - HEADER_BYTES:
+        follow = n_bytes - HEADER_BYTES
+        raise WireError(None, "body_len", 20, f"{header.body_len}, but {follow} bytes follow")
     return header
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 
 class Append(NamedTuple):
-    """Rows of one entry, to be kept under positions `first_pos .. first_pos + n_rows - 1` (§7.2.3)."""
+    """Rows of one entry, kept under positions `first_pos .. first_pos + n_rows - 1` (§7.2.3)."""
 
     slot: int
     first_pos: int

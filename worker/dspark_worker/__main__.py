@@ -1,0 +1,64 @@
+"""`python -m dspark_worker serve|replay`: the worker's own entry, without the operator's CLI.
+
+Decides exit codes: every reason not to serve becomes one line on stderr and the code an operator's
+tools know. `dsparkctl worker …` becomes this process.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from dspark_worker import logs, options, replay_command
+from dspark_worker.provenance import IdentityMismatch
+from dspark_worker.serve import LoadError, serve
+from dspark_worker.sockets import ListenError
+from dsparkctl.checkpoint.errors import CheckpointError
+from dsparkctl.config.errors import ConfigError, FileError
+from dsparkctl.contract.receipt import ReceiptError
+from dsparkctl.exits import Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, run, and answer with an exit code."""
+    parser = argparse.ArgumentParser(prog="dsparkctl worker", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, room, text in (
+        ("serve", options, "serve drafts until SIGTERM"),
+        ("replay", replay_command, "run a golden case through the worker and compare it"),
+    ):
+        room.add_flags(commands.add_parser(name, help=text, description=text, allow_abbrev=False))
+    given = parser.parse_args(arguments)
+    try:
+        return _serve(given) if given.command == "serve" else replay_command.run(given)
+    except IdentityMismatch as error:
+        return _failed(error, Exit.MISMATCH)
+    except (options.UsageError, ConfigError, FileError, ReceiptError) as error:
+        return _failed(error, Exit.USAGE)
+    except (CheckpointError, ListenError, LoadError) as error:
+        return _failed(error, Exit.FAILED)
+    except ValidationError as error:
+        # Limits and checkpoint do not make a HELLO together, e.g. a window above its field.
+        fault = error.errors(include_url=False)[0]
+        return _failed(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}", Exit.USAGE)
+    except MemoryError:
+        return _failed("out of memory while loading the checkpoint", Exit.FAILED)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+
+
+def _serve(given: argparse.Namespace) -> int:
+    settings = options.settings_of(given)
+    logs.configure(as_json=settings.log_json)
+    return serve(settings, ready_as_json=given.json)
+
+
+def _failed(error: object, code: Exit) -> int:
+    for line in str(error).splitlines():
+        sys.stderr.write(f"error: {line}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""How the worker logs: to stderr, text or one JSON object a line, never a flood.
+
+Decides form and rate. What repeats (an engine whose every round is refused) is said once in a
+while, with the count of what was left out: the log never grows with the rounds.
+"""
+
+import json
+import logging
+import sys
+import time
+
+_REPEAT_S = 10.0
+
+
+class Sparse(logging.Filter):
+    """Lets each message template pass once per `_REPEAT_S`; the next one says how many it ate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        passed_at, n_eaten = self._seen.get(record.msg, (-_REPEAT_S, 0))
+        if record.levelno < logging.INFO or record.created - passed_at >= _REPEAT_S:
+            self._seen[record.msg] = (record.created, 0)
+            if n_eaten:
+                record.msg = f"{record.msg} (and {n_eaten} more like it)"
+            return True
+        self._seen[record.msg] = (passed_at, n_eaten + 1)
+        return False
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time (UTC), level, logger, message and, where there is one, trace."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["trace"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
+
+
+def configure(*, as_json: bool) -> None:
+    """Send the process's log to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(Sparse())
+    if as_json:
+        handler.setFormatter(JsonLines())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -1,0 +1,72 @@
+"""From a folder to a drafter: the one place that assembles the model.
+
+Every reason why a checkpoint cannot be served leaves as a `CheckpointError`: one line that names
+file and tensor (or the device, or the format).
+"""
+
+from pathlib import Path
+
+import torch
+
+from dspark_worker.model import kv_quant as kv_quants
+from dspark_worker.model.block import load_block
+from dspark_worker.model.drafter import Model, TorchDrafter
+from dspark_worker.model.heads import load_heads
+from dspark_worker.model.rope import make_rope
+from dspark_worker.model.weights import Weights, open_weights
+from dsparkctl.checkpoint.errors import CheckpointError
+from dsparkctl.checkpoint.files import find_files
+from dsparkctl.checkpoint.model_config import ModelConfig, read_model_config
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_drafter(
+    directory: Path, *, device: str, dtype: str, kv_quant: str, max_slots: int
+) -> TorchDrafter:
+    """Load the checkpoint in `directory`, complete or not at all; `CheckpointError` says why not.
+
+    `device` is `cpu`, `cuda` or `cuda:N`; `dtype` float32 or bfloat16; `kv_quant` auto, none,
+    mxfp8_32 or v4_record_64.
+    """
+    where = _device(device)
+    if dtype not in DTYPES:
+        raise CheckpointError(f"dtype {dtype!r} is not served; use {' or '.join(DTYPES)}")
+    if max_slots < 1:
+        raise CheckpointError(f"max-slots {max_slots}: at least one slot is needed")
+    files = find_files(directory)
+    config = read_model_config(files)
+    kind = kv_quants.choose(kv_quant, config.head_dim, config.rope_dim)
+    with open_weights(files, config, where, DTYPES[dtype]) as weights:
+        model = _assemble(weights, config, kind)
+        weights.finish()
+    try:
+        return TorchDrafter(
+            model, config, device=where, dtype=DTYPES[dtype], kv_quant=kind, max_slots=max_slots
+        )
+    except (MemoryError, RuntimeError):
+        raise CheckpointError(f"the windows of {max_slots} slots do not fit on {where}") from None
+
+
+def _assemble(weights: Weights, config: ModelConfig, kind: kv_quants.KvQuant) -> Model:
+    return Model(
+        embed=weights.matrix("embed.weight"),
+        main_proj=weights.linear("mtp.0.main_proj"),
+        main_norm=weights.norm("mtp.0.main_norm"),
+        blocks=tuple(load_block(weights, s, config, kind) for s in range(config.n_layers)),
+        heads=load_heads(weights, config),
+        rope=make_rope(config.rope_dim, config.rope_theta, weights.device),
+    )
+
+
+def _device(name: str) -> torch.device:
+    kind, _, number = name.partition(":")
+    if name == "cpu":
+        return torch.device("cpu")
+    if kind != "cuda" or not (number.isdecimal() or name == "cuda"):
+        raise CheckpointError(f"device {name!r} is not known; use cpu or cuda:N")
+    n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    index = int(number or 0)
+    if index >= n_devices:
+        raise CheckpointError(f"device {name}: torch sees {n_devices} CUDA devices here")
+    return torch.device("cuda", index)

@@ -1,0 +1,117 @@
+"""The checkpoint's tensors, handed out once each (model specification §2, pitfalls 1, 2, 10, 12).
+
+Opening refuses every checkpoint that is not exactly the model: headers are checked against the
+files before one is mapped, then names, shapes and dtypes against the table. After that each tensor
+is taken exactly once, by its whole name; a second taking is our own mistake, and so is a tensor
+that nobody took: `finish` says so. Order of shards and of tensors in them means nothing.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from dspark_worker.model.dequant import fp4_packed, fp8_tiles
+from dspark_worker.model.linear import GroupedLinear, Linear, PlainLinear
+from dspark_worker.model.norms import RmsNorm
+from dsparkctl.checkpoint.errors import wrong
+from dsparkctl.checkpoint.files import CheckpointFiles
+from dsparkctl.checkpoint.inspection import Format, Row, inspect
+from dsparkctl.checkpoint.model_config import ModelConfig
+
+
+class Weights:
+    """One open checkpoint; use it inside `open_weights`."""
+
+    def __init__(
+        self,
+        rows: dict[str, Row],
+        shards: dict[Path, Any],
+        device: torch.device,
+        dtype: torch.dtype,
+        norm_eps: float,
+    ) -> None:
+        self.device = device
+        self.dtype = dtype
+        self._rows = rows
+        self._shards = shards
+        self._norm_eps = norm_eps
+
+    def matrix(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """Take a weight, unpacked, in the compute dtype (or another) on the device."""
+        row = self._rows[name]
+        scale_name = name.removesuffix(".weight") + ".scale"
+        if row.format is Format.FP8:
+            unpacked = fp8_tiles(self._take(name), self._take(scale_name))
+        elif row.format is Format.FP4:
+            unpacked = fp4_packed(self._take(name), self._take(scale_name))
+        else:
+            unpacked = self._take(name)
+        with _memory(row):
+            return unpacked.to(dtype or self.dtype, copy=True).contiguous()
+
+    def fp32(self, name: str) -> Tensor:
+        """Take a tensor that the reference uses in fp32."""
+        return self.matrix(name, torch.float32)
+
+    def linear(self, prefix: str) -> Linear:
+        """Take the linear layer `prefix`, whatever its format."""
+        return PlainLinear(self.matrix(f"{prefix}.weight"))
+
+    def grouped_linear(self, prefix: str, n_groups: int) -> GroupedLinear:
+        """Take a layer whose rows are `n_groups` blocks, one for each group of inputs."""
+        weight = self.matrix(f"{prefix}.weight")
+        return GroupedLinear(weight.view(n_groups, -1, weight.shape[1]))
+
+    def norm(self, prefix: str) -> RmsNorm:
+        return RmsNorm(self.fp32(f"{prefix}.weight"), self._norm_eps)
+
+    def finish(self) -> None:
+        """Assert that every tensor was taken: a model that forgot one drafts plausible nonsense."""
+        forgotten = sorted(self._rows)
+        assert not forgotten, f"the model takes no notice of {forgotten[:3]}"
+
+    def _take(self, name: str) -> Tensor:
+        row = self._rows.pop(name)
+        with _memory(row):
+            try:
+                tensor: Tensor = self._shards[row.file].get_tensor(name)
+            except SafetensorError as error:
+                raise wrong(row.file, f"cannot be read ({error})", at=name) from None
+            return tensor.to(self.device)
+
+
+@contextmanager
+def open_weights(
+    files: CheckpointFiles, config: ModelConfig, device: torch.device, dtype: torch.dtype
+) -> Iterator[Weights]:
+    """Open a checkpoint that is in order; `CheckpointError` names file and tensor that are not."""
+    inspection = inspect(files, config)
+    for row in inspection.rows:
+        if row.format is Format.EXL3:
+            raise wrong(row.file, "EXL3 weights are not supported by this build yet", at=row.name)
+    for problem in inspection.problems:
+        raise problem.error()
+    with ExitStack() as stack:
+        shards: dict[Path, Any] = {}
+        for path in files.shards:
+            try:
+                shards[path] = stack.enter_context(safe_open(path, framework="pt"))
+            except (SafetensorError, OSError) as error:
+                raise wrong(path, f"cannot be mapped ({error})") from None
+        rows = {r.name: r for r in inspection.rows if r.format is not Format.IGNORED}
+        yield Weights(rows, shards, device, dtype, config.norm_eps)
+
+
+@contextmanager
+def _memory(row: Row) -> Iterator[None]:
+    """Running out of memory, in whatever way the device says it, becomes one line."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "out of memory"
+        raise wrong(row.file, f"cannot be held in memory ({reason})", at=row.name) from None

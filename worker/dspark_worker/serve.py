@@ -1,0 +1,164 @@
+"""From settings to a serving worker: bind, prove, load, test, listen, serve (§6.7, §7).
+
+Decides the order: an address in use is found out first, nothing listens before a self-test draft
+has come out right, and the ready line is printed after the sockets listen.
+"""
+
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dspark_worker.choice import Chosen, choose_drafter
+from dspark_worker.desk import Desk
+from dspark_worker.provenance import identities
+from dspark_worker.selftest import SelfTest
+from dspark_worker.server import Server
+from dspark_worker.sockets import bound, listening
+from dsparkctl import CONTRACT_VERSION, __version__
+from dsparkctl.checkpoint.files import find_files
+from dsparkctl.checkpoint.model_config import read_model_config
+from dsparkctl.config.fleet import WorkerSettings
+from dsparkctl.config.hello import HelloParams
+from dsparkctl.contract.endpoint import Endpoint
+from dsparkctl.contract.framing import HEADER_BYTES, MAX_MESSAGE_BYTES
+from dsparkctl.contract.messages import rows_offset
+from dsparkctl.contract.records import Hello
+
+log = logging.getLogger(__name__)
+
+_now = time.perf_counter
+
+
+class LoadError(Exception):
+    """The checkpoint was read, but the worker cannot draft with it; one line."""
+
+
+def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
+    """Serve until SIGTERM (exit status 0) or SIGINT (130); every reason not to start is raised."""
+    data = bound(settings.listen)
+    admin = [bound(endpoint) for endpoint in settings.admin]
+    own, chosen = _load(settings)
+    desk = Desk(
+        own,
+        chosen.drafter,
+        worker_name=f"dspark-worker {__version__} {socket.gethostname()}",
+        clock=_now,
+        about=lambda: _about(chosen),
+    )
+    self_test = SelfTest(own, chosen.drafter)
+    if reason := self_test.run():
+        raise LoadError(f"{settings.checkpoint}: self-test draft failed: {reason}")
+    desk.stats.self_tested(True, _now())
+    server = Server(
+        desk,
+        self_test,
+        data=data,
+        admin=admin,
+        max_message_bytes=_max_message_bytes(own),
+        spin_us=settings.spin_us,
+        now=_now,
+    )
+    caught = _stop_on_signals(server)
+    _say_ready(own, chosen, listening(data), [listening(s) for s in admin], as_json=ready_as_json)
+    server.serve()
+    return 128 + signal.SIGINT if signal.SIGINT in caught else 0
+
+
+def _load(settings: WorkerSettings) -> tuple[Hello, Chosen]:
+    """Prove the files, then load them; what this worker would say in a HELLO of its own."""
+    files = find_files(settings.checkpoint)
+    config = read_model_config(files)
+    if settings.identity_from_files:
+        log.info("no receipt: the identity is computed from the checkpoint's own files")
+    found = identities(files, settings.receipt, settings.markov)
+    chosen = choose_drafter(settings, config)
+    given: dict[str, Any] = {}
+    if settings.max_rows_per_step is not None:
+        given["max_rows_per_step"] = settings.max_rows_per_step
+    own = HelloParams.from_checkpoint(
+        config,
+        drafter_identity=found.drafter,
+        markov_identity=found.markov,
+        max_slots=settings.max_slots,
+        max_model_len=settings.max_model_len,
+        **given,
+    )
+    return own.record(), chosen
+
+
+def _max_message_bytes(own: Hello) -> int:
+    """The longest STEP these terms allow, and never less than §5's 16 MiB (R33)."""
+    step = HEADER_BYTES + rows_offset(own.max_slots) + own.max_rows_per_step * own.row_bytes
+    return max(MAX_MESSAGE_BYTES, step)
+
+
+def _stop_on_signals(server: Server) -> list[int]:
+    """SIGTERM and SIGINT finish the round; SIGHUP does nothing. The list fills as they come."""
+    caught: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        caught.append(number)
+        server.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return caught
+
+
+def _say_ready(
+    own: Hello, chosen: Chosen, listen: Endpoint, admin: Sequence[Endpoint], *, as_json: bool
+) -> None:
+    """The one line on stdout."""
+    facts = {
+        "event": "ready",
+        "listen": str(listen),
+        "admin": [str(endpoint) for endpoint in admin],
+        "drafter_identity": own.drafter_identity.hex(),
+        "markov_identity": own.markov_identity.hex(),
+        "pid": os.getpid(),
+        "backend": chosen.drafter.backend,
+        "device": chosen.device,
+        "dtype": chosen.dtype,
+        "kv_quant": chosen.kv_quant,
+    }
+    if as_json:
+        line = json.dumps(facts, separators=(",", ":"))
+    else:
+        line = (
+            f"ready: {facts['listen']}, admin {' '.join(facts['admin']) or 'none'}, "
+            f"{chosen.drafter.backend} on {chosen.device} in {chosen.dtype}, "
+            f"kv_quant {chosen.kv_quant}, drafter {own.drafter_identity.hex()}, "
+            f"markov {own.markov_identity.hex()}, pid {os.getpid()}"
+        )
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _about(chosen: Chosen) -> dict[str, Any]:
+    """The facts of this process that STATS adds to the desk's."""
+    return {
+        "backend": chosen.drafter.backend,
+        "device": chosen.device,
+        "dtype": chosen.dtype,
+        "kv_quant": chosen.kv_quant,
+        "gpu_mem_bytes": chosen.gpu_mem_bytes(),
+        "rss_bytes": _rss_bytes(),
+        "pid": os.getpid(),
+        "contract_version": CONTRACT_VERSION,
+        "build_version": __version__,
+    }
+
+
+def _rss_bytes() -> int:
+    """Resident memory now."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()

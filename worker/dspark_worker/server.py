@@ -1,0 +1,213 @@
+"""The worker's one thread: listeners, the engine's connection, admin connections, the self-test.
+
+Decides who is heard next: a new engine connection first (newest wins, §7.5), then the engine, then
+the admin side; the self-test when the engine is quiet. Refuses to know what is said: every whole
+message goes to the desk. One thread receives and computes, since a second one costs every round
+more than it brings, and the desk needs no lock.
+"""
+
+import contextlib
+import logging
+import select
+import socket
+from collections.abc import Callable, Sequence
+
+from dspark_worker.admin_link import AdminLink
+from dspark_worker.data_link import DataLink, ReceiveBuffer
+from dspark_worker.desk import Desk
+from dspark_worker.selftest import SelfTest
+from dspark_worker.sockets import accepted
+from dsparkctl.contract.errors import WireError
+
+log = logging.getLogger(__name__)
+
+_MAX_ADMIN_LINKS = 32
+"""When one more comes, the one that was silent for longest goes."""
+
+_QUIET_S = 5.0
+"""The engine is idle when it has sent nothing for so long."""
+
+_SELF_TEST_EVERY_S = 60.0
+
+_READ = select.POLLIN | select.POLLHUP | select.POLLERR
+
+
+class Server:
+    """Serves until `stop`. `now` counts seconds from anywhere, as the desk's clock does."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        self_test: SelfTest,
+        *,
+        data: socket.socket,
+        admin: Sequence[socket.socket],
+        max_message_bytes: int,
+        spin_us: int,
+        now: Callable[[], float],
+    ) -> None:
+        self._desk = desk
+        self._self_test = self_test
+        self._data = data
+        self._now = now
+        self._spin_s = spin_us / 1e6
+        self._buffer = ReceiveBuffer(max_message_bytes)
+        self._link: DataLink | None = None
+        self._admin_listeners = {sock.fileno(): sock for sock in admin}
+        self._admin_links: dict[int, AdminLink] = {}
+        self._heard_at = self._tested_at = now()
+        self._woken, self._wake = socket.socketpair()
+        self._stopping = False
+        self._poll = select.poll()
+        for sock in (self._woken, data, *admin):
+            self._poll.register(sock, _READ)
+
+    @property
+    def wake_fd(self) -> int:
+        """A byte written here wakes the server: a signal's (`signal.set_wakeup_fd`) or `stop`'s."""
+        self._wake.setblocking(False)
+        return self._wake.fileno()
+
+    def stop(self) -> None:
+        """Finish the message at hand, then return from `serve`. Safe in a signal handler."""
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            self._wake.send(b"\0")
+
+    def serve(self) -> None:
+        """Answer messages until `stop`, then close every socket."""
+        while not self._stopping:
+            if self._spin_s and self._link is not None:
+                self._spin(self._link)
+            ready = dict(self._poll.poll(self._sleep_ms()))
+            if self._woken.fileno() in ready:
+                with contextlib.suppress(OSError):
+                    self._woken.recv(4096)
+            elif self._data.fileno() in ready:
+                self._welcome_engine()
+            else:
+                self._hear(ready)
+                self._test_when_idle()
+        self._close()
+
+    def _sleep_ms(self) -> float:
+        now = self._now()
+        due_at = max(self._heard_at + _QUIET_S, self._tested_at + _SELF_TEST_EVERY_S)
+        return max(1.0, (due_at - now) * 1e3)
+
+    def _hear(self, ready: dict[int, int]) -> None:
+        link = self._link
+        if link is not None and link.sock.fileno() in ready:
+            self._hear_engine(link)
+        for fd, events in ready.items():
+            if fd in self._admin_listeners:
+                self._welcome_admin(self._admin_listeners[fd])
+            elif fd in self._admin_links:
+                self._hear_admin(self._admin_links[fd], events)
+
+    # --- the engine -------------------------------------------------------------------------------
+
+    def _welcome_engine(self) -> None:
+        """Newest wins: of all that wait the last one stays, and the one before it is closed."""
+        while (sock := accepted(self._data)) is not None:
+            self._drop_engine("a newer connection came")
+            self._link = DataLink(sock, self._buffer, self._now)
+            self._poll.register(sock, _READ)
+            self._desk.connected()
+
+    def _hear_engine(self, link: DataLink) -> None:
+        """Receive; answer every whole message in order (R34); close when the framing is lost."""
+        try:
+            whole = link.receive()
+            while whole:
+                self._answer_engine(link)
+                whole = link.has_message() and not self._stopping
+        except WireError as error:
+            self._desk.stats.count("framing_lost")
+            self._drop_engine(f"framing lost: {error}")
+        except OSError as error:
+            self._drop_engine(str(error))
+
+    def _answer_engine(self, link: DataLink) -> None:
+        header, body = link.message()
+        wire_s = link.received_at - link.first_byte_at
+        reply = self._desk.answer(header, body, link.received_at)
+        body.release()
+        answered_at = self._now()
+        link.send(reply)
+        self._heard_at = self._now()
+        self._desk.stats.took("wire", wire_s + self._heard_at - answered_at)
+        link.consume()
+
+    def _spin(self, link: DataLink) -> None:
+        """Look at the socket again and again for `spin_us`, instead of sleeping at once."""
+        until = self._now() + self._spin_s
+        while self._now() < until and not self._stopping:
+            heard_at = self._heard_at
+            self._hear_engine(link)
+            if self._link is None:
+                return
+            if self._heard_at != heard_at:
+                until = self._heard_at + self._spin_s
+
+    def _drop_engine(self, reason: str) -> None:
+        if self._link is None:
+            return
+        log.info("engine connection closed: %s", reason)
+        self._poll.unregister(self._link.sock)
+        self._link.close()
+        self._link = None
+
+    # --- the admin side ---------------------------------------------------------------------------
+
+    def _welcome_admin(self, listener: socket.socket) -> None:
+        sock = accepted(listener)
+        if sock is None:
+            return
+        if len(self._admin_links) >= _MAX_ADMIN_LINKS:
+            self._drop_admin(next(iter(self._admin_links.values())))
+        self._admin_links[sock.fileno()] = AdminLink(sock)
+        self._poll.register(sock, _READ)
+        self._desk.stats.count("admin_connections")
+
+    def _hear_admin(self, link: AdminLink, events: int) -> None:
+        fd = link.sock.fileno()
+        self._admin_links[fd] = self._admin_links.pop(fd)  # the last heard stands last
+        try:
+            if events & select.POLLOUT:
+                link.flush()
+            if events & _READ:
+                for header, body in link.receive():
+                    link.queue(self._desk.answer_admin(header, body, self._now()))
+        except WireError as error:
+            self._desk.stats.count("framing_lost")
+            log.debug("admin connection closed: framing lost: %s", error)
+            self._drop_admin(link)
+        except OSError as error:
+            log.debug("admin connection closed: %s", error)
+            self._drop_admin(link)
+        else:
+            self._poll.modify(fd, _READ | select.POLLOUT if link.unsent else _READ)
+
+    def _drop_admin(self, link: AdminLink) -> None:
+        fd = link.sock.fileno()
+        self._poll.unregister(fd)
+        del self._admin_links[fd]
+        link.close()
+
+    # --- idle time --------------------------------------------------------------------------------
+
+    def _test_when_idle(self) -> None:
+        now = self._now()
+        if now < self._heard_at + _QUIET_S or now < self._tested_at + _SELF_TEST_EVERY_S:
+            return
+        reason = self._self_test.run()
+        self._tested_at = self._now()
+        self._desk.stats.self_tested(not reason, self._tested_at)
+
+    def _close(self) -> None:
+        self._drop_engine("the worker stops")
+        for link in list(self._admin_links.values()):
+            self._drop_admin(link)
+        for sock in (self._data, *self._admin_listeners.values(), self._woken, self._wake):
+            sock.close()

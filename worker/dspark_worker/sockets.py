@@ -1,0 +1,66 @@
+"""Listening sockets: bind first, listen when the worker can draft.
+
+Decides the options of a socket. Between the two calls the address is taken but refuses every
+connection, so that a busy port is found out before minutes of loading and nothing answers until
+the worker can.
+"""
+
+import socket
+import struct
+
+from dsparkctl.contract.endpoint import Endpoint
+
+_BACKLOG = 16
+
+
+class ListenError(Exception):
+    """An address on which nothing can listen; one line."""
+
+
+def bound(endpoint: Endpoint) -> socket.socket:
+    """A socket bound to a `tcp://` endpoint; ListenError names the endpoint and the cause."""
+    try:
+        infos = socket.getaddrinfo(
+            endpoint.host or None,
+            endpoint.port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )
+        family, kind, proto, _, address = infos[0]
+        sock = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise ListenError(f"cannot listen on {endpoint}: {error.strerror or error}") from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        raise ListenError(f"cannot listen on {endpoint}: {error.strerror or error}") from error
+    return sock
+
+
+def listening(sock: socket.socket) -> Endpoint:
+    """Start to listen; the endpoint with the port that was really taken."""
+    sock.listen(_BACKLOG)
+    sock.setblocking(False)
+    host, port = sock.getsockname()[:2]
+    return Endpoint("tcp", host, port)
+
+
+def accepted(listener: socket.socket) -> socket.socket | None:
+    """The next waiting connection with TCP_NODELAY set (§5), or None when there is none."""
+    try:
+        sock, _ = listener.accept()
+    except OSError:  # none is waiting, the peer has gone again, or no descriptor is free
+        return None
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return sock
+
+
+def limit_waits(sock: socket.socket, *, receive_s: float, send_s: float) -> None:
+    """Bound how long one blocking call may sleep in the kernel."""
+    for option, seconds in ((socket.SO_RCVTIMEO, receive_s), (socket.SO_SNDTIMEO, send_s)):
+        whole = int(seconds)
+        timeval = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, option, timeval)
