@@ -1,6 +1,6 @@
 """How fast identities are hashed, against `sha256sum` over the same files at the same parallelism.
 
-    python benchmarks/identity_hash.py [--files 8] [--mib 64] [--threads N] [--rounds 7] [--root DIR]
+    python benchmarks/identity_hash.py [--files 8] [--mib 64] [--threads N] [--rounds 7]
 
 Prints one JSON line: the median seconds of both, and the median of the rounds' ratios (ours over
 sha256sum's). Rounds are interleaved, so that a machine that slows down slows both. Target: 1.1.

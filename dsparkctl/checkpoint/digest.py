@@ -8,7 +8,7 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -57,19 +57,16 @@ def digest_files(
 
     CheckpointError names a file that cannot be read or that changed its size while being read.
     """
-    work = _Work(progress)
     sizes = {path: _size(path) for path in paths}
     largest_first = sorted(sizes, key=lambda path: -sizes[path])
+    work = _Work(sizes, progress)
     with ThreadPoolExecutor(max(1, min(n_threads or default_threads(), len(sizes)))) as pool:
         try:
             hashed = dict(zip(largest_first, pool.map(work.digest, largest_first), strict=True))
         except BaseException:
             work.stop.set()
             raise
-    for path, (_, n_bytes) in hashed.items():
-        if n_bytes != sizes[path]:
-            raise CheckpointError(f"{path}: changed while it was read")
-    return tuple(ReceiptFile(path.name, *hashed[path]) for path in paths)
+    return tuple(ReceiptFile(path.name, hashed[path], sizes[path]) for path in paths)
 
 
 def verify_files(
@@ -91,28 +88,31 @@ def verify_files(
 
 
 class _Work:
-    """What the hashing threads share: where they report, and when to give up."""
+    """What the hashing threads share: what they expect, where they report, when to give up."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, sizes: Mapping[Path, int], progress: Progress | None) -> None:
         self.stop = Event()
+        self._sizes = sizes
         self._progress = progress
         self._lock = Lock()
 
-    def digest(self, path: Path) -> tuple[str, int]:
-        """The file's sha256 in hex, and how many bytes it ran over."""
-        sha256, n_total = hashlib.sha256(), 0
+    def digest(self, path: Path) -> str:
+        """The file's sha256 in hex. A file that is being written to has none."""
+        sha256, n_left = hashlib.sha256(), self._sizes[path]
         buffer = memoryview(bytearray(CHUNK_BYTES))
         try:
             with path.open("rb", buffering=0) as file:
                 if sys.platform == "linux":
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-                while n := file.readinto(buffer):
+                while n_left >= 0 and (n := file.readinto(buffer)):
                     sha256.update(buffer[:n])
-                    n_total += n
+                    n_left -= n
                     self._report(n)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-        return sha256.hexdigest(), n_total
+        if n_left:
+            raise CheckpointError(f"{path}: changed while it was read")
+        return sha256.hexdigest()
 
     def _report(self, n_bytes: int) -> None:
         if self.stop.is_set():

@@ -17,7 +17,7 @@ from dsparkctl.checkpoint.header import TensorInfo, read_header
 from dsparkctl.checkpoint.model_config import ModelConfig
 from dsparkctl.checkpoint.tensors import PLAIN_DTYPES, TILE, Expected, Kind, expected_tensors
 
-EXL3_SUFFIXES = (".trellis", ".suh", ".svh", ".su", ".sv", ".mcg", ".mul1")
+EXL3_NAMES = {"trellis", "suh", "svh", "su", "sv", "mcg", "mul1"}
 
 
 class Format(Enum):
@@ -101,18 +101,13 @@ def compare(
                 found.wrong.append(Problem(path, name, what))
             else:
                 found.stored[name], found.files[name] = info, path
-    found.exl3_prefixes = {
-        name.removesuffix(suffix)
-        for name in found.stored
-        for suffix in EXL3_SUFFIXES
-        if name.endswith(suffix)
-    }
-    for expected in expected_tensors(config):
+    expected_all = tuple(expected_tensors(config))
+    found.find_exl3({expected.prefix for expected in expected_all if expected.is_weight})
+    for expected in expected_all:
         found.place(expected)
     for name in found.stored.keys() - found.formats.keys():
-        found.formats[name] = (
-            Format.EXL3 if name.rpartition(".")[0] in found.exl3_prefixes else Format.UNKNOWN
-        )
+        is_exl3 = name.rpartition(".")[0] in found.exl3_layers
+        found.formats[name] = Format.EXL3 if is_exl3 else Format.UNKNOWN
     rows = [
         Row(name, found.formats[name], info.dtype, info.shape, info.n_bytes, found.files[name])
         for name, info in sorted(found.stored.items())
@@ -132,16 +127,26 @@ class _Comparison:
 
     stored: dict[str, TensorInfo] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
-    exl3_prefixes: set[str] = field(default_factory=set)
+    exl3_layers: dict[str, str] = field(default_factory=dict)
+    """Prefix of EXL3 tensors -> the layer of the model they belong to."""
     formats: dict[str, Format] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     wrong: list[Problem] = field(default_factory=list)
+
+    def find_exl3(self, layers: set[str]) -> None:
+        """EXL3 keeps no `P.weight`; a layer may also be cut into slices `P.<n>` (§2)."""
+        for name in self.stored:
+            prefix, _, last = name.rpartition(".")
+            if last in EXL3_NAMES:
+                for layer in (prefix, prefix.rpartition(".")[0]):
+                    if layer in layers:
+                        self.exl3_layers[prefix] = layer
 
     def place(self, expected: Expected) -> None:
         """Find out how `expected` is stored, if it is."""
         info = self.stored.get(expected.name)
         if info is None:
-            if not expected.optional and not self._is_exl3(expected):
+            if not expected.optional and expected.prefix not in self.exl3_layers.values():
                 self.missing.append(expected.name)
         elif info.dtype in PLAIN_DTYPES:
             self.formats[expected.name] = Format.IGNORED if expected.optional else Format.PLAIN
@@ -183,13 +188,6 @@ class _Comparison:
         stored = self.stored[name].shape
         if stored != shape:
             self._is_wrong(name, f"has shape {list(stored)}, the config asks for {list(shape)}")
-
-    def _is_exl3(self, expected: Expected) -> bool:
-        """EXL3 keeps no `P.weight`; a layer may also be cut into slices `P.<n>` (§2)."""
-        return any(
-            prefix == expected.prefix or prefix.startswith(f"{expected.prefix}.")
-            for prefix in self.exl3_prefixes
-        )
 
     def _is_wrong(self, name: str, what: str) -> None:
         self.wrong.append(Problem(self.files[name], name, what))

@@ -40,6 +40,10 @@ class Expected(NamedTuple):
         return self.name.removesuffix(".weight")
 
     @property
+    def is_weight(self) -> bool:
+        return self.name.endswith(".weight")
+
+    @property
     def scale_name(self) -> str:
         return f"{self.prefix}.scale"
 

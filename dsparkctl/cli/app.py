@@ -70,8 +70,8 @@ def run(args: Sequence[str]) -> int:
         code = command.main(list(args) or ["--help"], prog_name=PROGRAM, standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        return Exit.FAILED
+    except SystemExit as done:  # a completion was printed, or the reader of stdout is gone
+        code = done.code
     except Exception as error:
         known = _exit_code(error)
         if known is None:

@@ -29,7 +29,7 @@ ConfigPath = Annotated[
     Path, typer.Argument(metavar="[FILE]", envvar="DSPARK_CONFIG", help="The configuration.")
 ]
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="The same, as other commands say it.")
+    Path | None, typer.Option("--config", metavar="FILE", help="The same, as elsewhere.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on one line.")]
 

@@ -95,7 +95,7 @@ def _is_hex(digits: str) -> bool:
 
 def _exists(source: str) -> bool:
     try:
-        return Path(source).exists()
+        return bool(source) and Path(source).exists()
     except (OSError, ValueError):  # too long for a name, or a NUL in it
         return False
 
@@ -138,7 +138,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _place(source: str) -> str:
-    """The input's name in an error: long hex is shortened."""
+    """The input's name in an error; hex is long and no name."""
     if source == "-":
         return "stdin"
-    return source if len(source) <= 60 else f"{source[:24]}... ({len(source)} characters)"
+    if _exists(source) or len(source) <= 60:
+        return source or '""'
+    return f"{source[:24]}... ({len(source)} characters)"

@@ -42,7 +42,7 @@ def _listener(value: Any) -> Endpoint:
         raise ValueError("expected an endpoint such as tcp://127.0.0.1:18630")
     endpoint = parse_endpoint(value)
     if endpoint.scheme != "tcp" or endpoint.bind is not None:
-        raise ValueError("expected tcp://ADDR:PORT; a worker listens by TCP, without ?bind=")
+        raise ValueError(f"expected tcp://ADDR:PORT, which is how a worker listens, got {value}")
     return endpoint
 
 
@@ -111,7 +111,7 @@ class WorkerSettings(_Section):
     @model_validator(mode="after")
     def _has_one_identity(self) -> Self:
         if self.receipt is None and not self.identity_from_files:
-            raise ValueError("expected a receipt, or identity_from_files: true")
+            raise ValueError("expected a receipt, or identity_from_files: true, got neither")
         if self.receipt is not None and self.identity_from_files:
             raise ValueError("expected either a receipt or identity_from_files: true, got both")
         return self
@@ -124,7 +124,7 @@ class WorkerSettings(_Section):
         for endpoint in (value,) if isinstance(value, Endpoint) else value:
             if endpoint.is_wildcard and not info.data.get("allow_any_address"):
                 raise ValueError(
-                    f"expected one address, or allow_any_address: true; {endpoint} listens on all"
+                    f"expected one address, or allow_any_address: true, got {endpoint}"
                 )
             taken = info.field_name == "admin" and endpoint == info.data.get("listen")
             if taken and endpoint.port:

@@ -59,8 +59,7 @@ def _reason(key: Key, fault: Mapping[str, Any]) -> str:
             return "unknown key" + (f"; did you mean {near[0]}?" if near else "")
         case "value_error":
             said = str(fault["ctx"]["error"])
-            quoted = "got" in said or isinstance(fault["input"], (dict, tuple))
-            return said if quoted else f"{said}, got {_quote(fault['input'])}"
+            return said if ", got " in said else f"{said}, got {_quote(fault['input'])}"
         case _:
             return f"expected {_expected(key)}, got {_quote(fault['input'])}"
 

@@ -79,7 +79,7 @@ def _host(text: str, host: str) -> str:
     if host.startswith("["):
         address = _address(host[1:-1])
         if not isinstance(address, IPv6Address):
-            raise EndpointError(f"expected an IPv6 address in the brackets of {_quote(text)}")
+            raise EndpointError(f"expected an IPv6 address in the brackets, got {_quote(text)}")
         return str(address)
     if not host:
         return host
@@ -87,15 +87,15 @@ def _host(text: str, host: str) -> str:
     # Resolvers read 0, 0x0 and 127.1 as addresses too: what looks like one must be written whole.
     if _LIKE_A_NUMBER.fullmatch(labels[-1]):
         if _address(host) is None:
-            raise EndpointError(f"{_quote(host)} is no IPv4 address, in {_quote(text)}")
+            raise EndpointError(f"expected a whole IPv4 address, got {_quote(text)}")
     elif len(host) > 253 or not all(_NAME.fullmatch(label) for label in labels):
-        raise EndpointError(f"{_quote(host)} is no host name, in {_quote(text)}")
+        raise EndpointError(f"expected a host name or address, got {_quote(text)}")
     return host
 
 
 def _port(text: str, port: str | None) -> int:
     if port is None:
-        raise EndpointError(f"the port is missing in {_quote(text)}: write HOST:{DATA_PORT}")
+        raise EndpointError(f"expected a port after the host, got {_quote(text)}")
     if not _PORT.fullmatch(port) or int(port) > 65535:
         raise EndpointError(f"expected a port between 0 and 65535, got {_quote(text)}")
     return int(port)
@@ -108,9 +108,9 @@ def _bind(text: str, query: str | None) -> str | None:
     for part in query.split("&"):
         key, equals, value = part.partition("=")
         if key != "bind" or not equals:
-            raise EndpointError(f"only ?bind=ADDR is known, got {_quote(text)}")
+            raise EndpointError(f"expected ?bind=ADDR and nothing else, got {_quote(text)}")
         if bind is not None:
-            raise EndpointError(f"bind stands twice in {_quote(text)}")
+            raise EndpointError(f"expected one bind=, got {_quote(text)}")
         address = _address(value.removeprefix("[").removesuffix("]"))
         if address is None:
             raise EndpointError(f"expected an IP address after bind=, got {_quote(text)}")

@@ -53,6 +53,8 @@ def decode(data: bytes, forced: Direction | None = None) -> dict[str, Any]:
     Offsets in errors count from the AppHeader. `forced` reads it as a REQUEST or as a REPLY.
     """
     prefix, message = _without_prefix(data)
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise WireError(None, "message", 0, f"longer than {MAX_MESSAGE_BYTES} bytes")
     header = parse_header(message)
     if header.version != VERSION:
         raise WireError(
@@ -92,8 +94,6 @@ def encode(form: Any, rows: bytes | None = None) -> bytes:
 
 
 def _without_prefix(data: bytes) -> tuple[bytes, bytes]:
-    if len(data) > MAX_CAPTURE_BYTES:
-        raise WireError(None, "message", 0, f"longer than {MAX_CAPTURE_BYTES} bytes")
     if data[PREFIX_BYTES : 2 * PREFIX_BYTES] != _MAGIC_BYTES or data[:4] == _MAGIC_BYTES:
         return b"", data
     length = message_bytes(data)

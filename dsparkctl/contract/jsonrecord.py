@@ -66,7 +66,7 @@ def only(fields: Mapping[str, Any], known: Collection[str], where: str = "") -> 
     """FormError for the first field that is not `known`."""
     for name in fields:
         if name not in known:
-            raise FormError(f"{where}{name}: unknown, expected {', '.join(known)}")
+            raise FormError(f"{where}{_bare(name)}: unknown, expected {', '.join(known)}")
 
 
 def integer(value: Any, where: str, low: int, high: int) -> int:
@@ -101,7 +101,14 @@ def quote(value: Any) -> str:
         return "an object"
     if isinstance(value, list):
         return "a list"
-    shown = ascii(value)
+    return _short(ascii(value))
+
+
+def _bare(name: str) -> str:
+    return _short(ascii(name)[1:-1])
+
+
+def _short(shown: str) -> str:
     return shown if len(shown) <= 60 else f"{shown[:56]}..."
 
 

@@ -30,6 +30,8 @@ from dsparkctl.contract.records import (
 )
 
 _HEADER: Final = layout_of(AppHeader).struct
+_STEP_HEADER: Final = layout_of(StepHeader).struct
+_REPLY_HEADER: Final = layout_of(ReplyHeader).struct
 _ENTRY_CODES: Final = layout_of(ReqEntry).codes
 _ENTRY_FIELDS: Final = len(ReqEntry._fields)
 _N_ROWS: Final = ReqEntry._fields.index("n_rows")
@@ -37,7 +39,8 @@ _STEP_HEAD: Final = layout_of(StepHeader).size
 _ENTRY: Final = layout_of(ReqEntry).size
 _REPLY_HEAD: Final = layout_of(ReplyHeader).size
 _STATUS: Final = layout_of(ReqStatus).size
-_STEP_VALUES: Final = len(layout_of(StepHeader).codes)
+_SLOT_PART: Final = slice(0, None, _ENTRY_FIELDS)
+_N_ROWS_PART: Final = slice(_N_ROWS, None, _ENTRY_FIELDS)
 _REPLY_VALUES: Final = len(layout_of(ReplyHeader).codes)
 
 _new: Final = tuple.__new__
@@ -71,8 +74,18 @@ class StepReply(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _step_struct(n_req: int) -> struct.Struct:
-    return struct.Struct("<" + layout_of(StepHeader).codes + _ENTRY_CODES * n_req)
+def _entries_shape(n_req: int) -> tuple[struct.Struct, tuple[slice, ...]]:
+    """The struct of a STEP's entries, and where each entry's values are among its values."""
+    starts = range(0, _ENTRY_FIELDS * n_req, _ENTRY_FIELDS)
+    return (
+        struct.Struct("<" + _ENTRY_CODES * n_req),
+        tuple(slice(start, start + _ENTRY_FIELDS) for start in starts),
+    )
+
+
+@lru_cache(maxsize=8)
+def _slots_below(max_slots: int) -> frozenset[int]:
+    return frozenset(range(min(max_slots, 0x100)))
 
 
 @lru_cache(maxsize=256)
@@ -82,13 +95,12 @@ def _step_frame_struct(n_req: int) -> struct.Struct:
     return struct.Struct(f"<{codes}{aligned(size - HEADER_BYTES) + HEADER_BYTES - size}x")
 
 
-@lru_cache(maxsize=256)
-def _reply_struct(n_req: int, num_spec: int, with_margin: bool) -> struct.Struct:
-    n = n_req * num_spec
-    arrays = f"{n}i{n}f" + (f"{n}f" if with_margin else "")
-    return struct.Struct(
-        "<" + layout_of(ReplyHeader).codes + layout_of(ReqStatus).codes * n_req + arrays
-    )
+@lru_cache(maxsize=64)
+def _reply_struct(n_req: int, n_drafts: int, n_arrays: int) -> struct.Struct:
+    """A whole STEP reply: header, statuses, draft ids, and one or two arrays of floats."""
+    floats = f"{n_drafts}f" * (n_arrays - 1)
+    codes = layout_of(ReplyHeader).codes + layout_of(ReqStatus).codes * n_req
+    return struct.Struct(f"<{codes}{n_drafts}i{floats}")
 
 
 # --- frames ---------------------------------------------------------------------------------------
@@ -177,69 +189,58 @@ def parse_step(body: memoryview, limits: Limits) -> Step:
     n_bytes = len(body)
     if n_bytes < _STEP_HEAD:
         raise malformed("StepHeader", HEADER_BYTES, f"{n_bytes} bytes, expected {_STEP_HEAD}")
-    n_req = body[8] | body[9] << 8
+    step_id, n_req, flags, n_rows, said_bytes, start, a, b = _STEP_HEADER.unpack_from(body)
     head_bytes = _STEP_HEAD + _ENTRY * n_req
+    max_slots, max_rows, row_bytes = limits
     if not n_req:
         raise malformed("n_req", HEADER_BYTES + 8, "0, a STEP carries at least one entry")
     if n_bytes < head_bytes:
         raise malformed(
             "entries", HEADER_BYTES + _STEP_HEAD, f"{n_req} entries do not fit {n_bytes} bytes"
         )
-    if n_req > limits.max_slots:
+    if n_req > max_slots:
         raise WireError(
-            FrameStatus.CAPACITY, "n_req", HEADER_BYTES + 8, f"{n_req} of {limits.max_slots} slots"
+            FrameStatus.CAPACITY, "n_req", HEADER_BYTES + 8, f"{n_req} of {max_slots} slots"
         )
-    values = _step_struct(n_req).unpack_from(body)
-    head = _new(StepHeader, (*values[:6], values[6:8]))
-    n_rows = sum(values[_STEP_VALUES + _N_ROWS :: _ENTRY_FIELDS])
-    if n_rows != head.n_rows:
-        raise malformed("n_rows", HEADER_BYTES + 12, f"{head.n_rows}, entries hold {n_rows} (R12)")
-    start = _row_block(head, head_bytes, n_bytes, limits.row_bytes)
-    if n_rows > limits.max_rows_per_step:
+    shape, spans = _entries_shape(n_req)
+    values = shape.unpack_from(body, _STEP_HEAD)
+    n_held = sum(values[_N_ROWS_PART])
+    if n_held != n_rows:
+        raise malformed("n_rows", HEADER_BYTES + 12, f"{n_rows}, entries hold {n_held} (R12)")
+    if n_rows:
+        if said_bytes != row_bytes:
+            raise malformed("row_bytes", HEADER_BYTES + 16, f"{said_bytes}, HELLO said {row_bytes}")
+        if start % ROW_ALIGN or start < head_bytes:
+            raise _bad_start(start, head_bytes)
+        if start + n_rows * row_bytes != n_bytes:
+            raise _bad_end(start, n_rows, row_bytes, n_bytes)
+    elif n_bytes > aligned(head_bytes) and n_bytes != start:
+        # R14: without rows, rows_offset and row_bytes say nothing. Padding may be there or not.
+        raise malformed("body_len", 20, f"{n_bytes} bytes, but there are no rows (R13)")
+    if n_rows > max_rows:
         raise WireError(
-            FrameStatus.CAPACITY,
-            "n_rows",
-            HEADER_BYTES + 12,
-            f"{n_rows} of {limits.max_rows_per_step} rows",
+            FrameStatus.CAPACITY, "n_rows", HEADER_BYTES + 12, f"{n_rows} of {max_rows} rows"
         )
-    slots = values[_STEP_VALUES::_ENTRY_FIELDS]
-    if len({*slots}) != n_req or max(slots) >= limits.max_slots:
+    if len(_slots_below(max_slots).intersection(values[_SLOT_PART])) != n_req:
         raise malformed(
             "slot",
             HEADER_BYTES + _STEP_HEAD,
-            f"{[*slots]}, expected different ones below {limits.max_slots} (R10)",
+            f"{[*values[_SLOT_PART]]}, expected different ones below {max_slots} (R10)",
         )
-    entries = [
-        _new(ReqEntry, values[at : at + _ENTRY_FIELDS])
-        for at in range(_STEP_VALUES, len(values), _ENTRY_FIELDS)
-    ]
-    return _new(Step, (head, entries, body[start : start + n_rows * limits.row_bytes]))
+    head = _new(StepHeader, (step_id, n_req, flags, n_rows, said_bytes, start, (a, b)))
+    entries = [_new(ReqEntry, values[span]) for span in spans]
+    return _new(Step, (head, entries, body[start if n_rows else n_bytes :]))
 
 
-def _row_block(head: StepHeader, head_bytes: int, n_bytes: int, row_bytes: int) -> int:
-    """Where the row block starts; MALFORMED unless it fills the rest of the body exactly (R13)."""
-    start = head.rows_offset
-    if not head.n_rows:
-        # R14: without rows, rows_offset and row_bytes say nothing. Padding may be there or not.
-        if n_bytes > aligned(head_bytes) and n_bytes != start:
-            raise malformed("body_len", 20, f"{n_bytes} bytes, but there are no rows (R13)")
-        return n_bytes
-    if head.row_bytes != row_bytes:
-        raise malformed("row_bytes", HEADER_BYTES + 16, f"{head.row_bytes}, HELLO said {row_bytes}")
-    if start % ROW_ALIGN or start < head_bytes:
-        raise malformed(
-            "rows_offset",
-            HEADER_BYTES + 20,
-            f"{start}, expected a multiple of {ROW_ALIGN} from {aligned(head_bytes)} on",
-        )
-    if start + head.n_rows * row_bytes != n_bytes:
-        raise malformed(
-            "row block",
-            HEADER_BYTES + start,
-            f"{head.n_rows} rows of {row_bytes} bytes end at {start + head.n_rows * row_bytes}, "
-            f"the body at {n_bytes}",
-        )
-    return start
+def _bad_start(start: int, head_bytes: int) -> WireError:
+    reason = f"{start}, expected a multiple of {ROW_ALIGN} from {aligned(head_bytes)} on"
+    return malformed("rows_offset", HEADER_BYTES + 20, reason)
+
+
+def _bad_end(start: int, n_rows: int, row_bytes: int, n_bytes: int) -> WireError:
+    end = start + n_rows * row_bytes
+    reason = f"{n_rows} rows of {row_bytes} bytes end at {end}, the body at {n_bytes}"
+    return malformed("row block", HEADER_BYTES + start, reason)
 
 
 def step_reply_frame(
@@ -253,10 +254,10 @@ def step_reply_frame(
     margin: Sequence[float] | None,
 ) -> bytes:
     """A whole STEP reply; the arrays hold N values for each entry in turn."""
-    body = _reply_struct(len(statuses), head.num_spec, margin is not None).pack(
+    n_arrays = 2 if margin is None else 3
+    body = _reply_struct(len(statuses), len(draft_ids), n_arrays).pack(
         *head[:6],
-        0,
-        0,
+        *head.reserved,
         *chain.from_iterable(statuses),
         *draft_ids,
         *confidence,
@@ -269,25 +270,24 @@ def parse_step_reply(body: Buffer) -> StepReply:
     """A STEP reply whose length agrees with its own header; its values are not judged here."""
     if len(body) < _REPLY_HEAD:
         raise malformed("ReplyHeader", HEADER_BYTES, f"{len(body)} bytes, expected {_REPLY_HEAD}")
-    head = unpack(ReplyHeader, body)
-    with_margin = bool(head.reply_flags & HAS_MARGIN)
-    n = head.n_req * head.num_spec
-    expected = _REPLY_HEAD + _STATUS * head.n_req + 4 * n * (3 if with_margin else 2)
+    step_id, n_req, num_spec, flags, worker_us, total_us, a, b = _REPLY_HEADER.unpack_from(body)
+    n = n_req * num_spec
+    n_arrays = 3 if flags & HAS_MARGIN else 2
+    expected = _REPLY_HEAD + _STATUS * n_req + 4 * n * n_arrays
     if len(body) != expected:
         raise malformed(
             "STEP reply body",
             HEADER_BYTES,
-            f"{len(body)} bytes, {head.n_req} entries of {head.num_spec} drafts need {expected}",
+            f"{len(body)} bytes, {n_req} entries of {num_spec} drafts need {expected}",
         )
-    values = _reply_struct(head.n_req, head.num_spec, with_margin).unpack_from(body)
-    at = _REPLY_VALUES + 3 * head.n_req
-    statuses = [_new(ReqStatus, values[i : i + 3]) for i in range(_REPLY_VALUES, at, 3)]
+    values = _reply_struct(n_req, n, n_arrays).unpack_from(body)
+    at = _REPLY_VALUES + 3 * n_req
     return StepReply(
-        head,
-        statuses,
+        _new(ReplyHeader, (step_id, n_req, num_spec, flags, worker_us, total_us, (a, b))),
+        [_new(ReqStatus, values[i : i + 3]) for i in range(_REPLY_VALUES, at, 3)],
         values[at : at + n],
         values[at + n : at + 2 * n],
-        values[at + 2 * n :] if with_margin else None,
+        values[at + 2 * n :] if n_arrays == 3 else None,
     )
 
 

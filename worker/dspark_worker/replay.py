@@ -31,7 +31,7 @@ class Mode(NamedTuple):
     dtype: str
     kv_quant: str
     keys: tuple[str, ...]
-    """What it writes, of all that a replay sees."""
+    """What it writes where the case does not say what it expects."""
     tolerances: Mapping[str, float]
     """Absolute, by key; a key without one is reported, never judged. Ids must always be equal."""
     relative_rms: float | None = None
@@ -99,7 +99,7 @@ class Replay:
     outputs: dict[str, Tensor]
     """`<mode>.r<ii>.<what>` -> tensor, as `expected.safetensors` has them."""
     deviations: tuple[Deviation, ...]
-    """Empty when the case holds no `expected.safetensors`."""
+    """Empty when the case expects nothing of this mode."""
 
     @property
     def broken(self) -> tuple[Deviation, ...]:
@@ -114,15 +114,16 @@ def replay(case: Path, mode: str, *, device: str = "cpu") -> Replay:
     how = MODES[mode]
     drafter = load_drafter(case, device=device, dtype=how.dtype, kv_quant=how.kv_quant, max_slots=1)
     _check_rows(case, rounds, rows, drafter)
+    stored = _load_tensors(case / "expected.safetensors", required=False)
+    expected = {key: value for key, value in stored.items() if key.startswith(f"{mode}.")}
+    kinds = {key.split(".")[2] for key in expected} or {*how.keys}
     outputs = {
         f"{mode}.r{index:02}.{what}": tensor
         for index, values in enumerate(play(drafter, rounds, rows))
         for what, tensor in values.items()
-        if what.partition(".")[0] in how.keys
+        if what.partition(".")[0] in kinds
     }
-    expected = _load_tensors(case / "expected.safetensors", required=False)
-    mine = {key: value for key, value in expected.items() if key.startswith(f"{mode}.")}
-    return Replay(outputs, compare(outputs, mine, how) if expected else ())
+    return Replay(outputs, compare(outputs, expected, how) if expected else ())
 
 
 def play(

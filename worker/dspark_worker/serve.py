@@ -118,7 +118,7 @@ def _say_ready(
     own: Hello, chosen: Chosen, listen: Endpoint, admin: Sequence[Endpoint], *, as_json: bool
 ) -> None:
     """The one line on stdout."""
-    facts = {
+    facts: dict[str, Any] = {
         "event": "ready",
         "listen": str(listen),
         "admin": [str(endpoint) for endpoint in admin],

@@ -159,6 +159,15 @@ def test_a_rendered_receipt_reads_back_equal(
     assert parse_receipt(render_receipt(replace(made, other={}))).other == {}
 
 
+def said_of(data: bytes) -> str:
+    """The error's message, empty for a good receipt; any other exception passes through."""
+    try:
+        parse_receipt(data)
+    except ReceiptError as error:
+        return str(error)
+    return ""
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: (
@@ -173,15 +182,9 @@ json_values = st.recursive(
 
 @given(json_values)
 def test_any_json_is_a_receipt_or_one_line(value: Any) -> None:
-    try:
-        parse_receipt(json.dumps(value).encode())
-    except ReceiptError as error:
-        assert str(error).count("\n") == 0
+    assert "\n" not in said_of(json.dumps(value).encode())
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_receipt_or_one_line(data: bytes) -> None:
-    try:
-        parse_receipt(data)
-    except ReceiptError as error:
-        assert str(error).count("\n") == 0
+    assert "\n" not in said_of(data)

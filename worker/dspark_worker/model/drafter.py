@@ -72,6 +72,12 @@ class TorchDrafter:
             device=device,
         )
 
+    def gpu_mem_bytes(self) -> int:
+        """Bytes that torch holds on the device; 0 on the CPU (§6.5)."""
+        if self._device.type != "cuda":
+            return 0
+        return torch.cuda.memory_allocated(self._device)
+
     def forget(self, slot: int) -> None:
         """Nothing to do: what is not named by a later window is never read."""
 

@@ -45,13 +45,14 @@ class Weights:
         """Take a weight, unpacked, in the compute dtype (or another) on the device."""
         row = self._rows[name]
         scale_name = name.removesuffix(".weight") + ".scale"
-        if row.format is Format.FP8:
-            unpacked = fp8_tiles(self._take(name), self._take(scale_name))
-        elif row.format is Format.FP4:
-            unpacked = fp4_packed(self._take(name), self._take(scale_name))
-        else:
-            unpacked = self._take(name)
-        with _memory(row):
+        with _reading(row):
+            if row.format is Format.FP8:
+                unpacked = fp8_tiles(self._take(name), self._take(scale_name))
+            elif row.format is Format.FP4:
+                unpacked = fp4_packed(self._take(name), self._take(scale_name))
+            else:
+                unpacked = self._take(name)
+            # A copy, never a view of the mapped file: that one may be replaced under us.
             return unpacked.to(dtype or self.dtype, copy=True).contiguous()
 
     def fp32(self, name: str) -> Tensor:
@@ -76,13 +77,8 @@ class Weights:
         assert not forgotten, f"the model takes no notice of {forgotten[:3]}"
 
     def _take(self, name: str) -> Tensor:
-        row = self._rows.pop(name)
-        with _memory(row):
-            try:
-                tensor: Tensor = self._shards[row.file].get_tensor(name)
-            except SafetensorError as error:
-                raise wrong(row.file, f"cannot be read ({error})", at=name) from None
-            return tensor.to(self.device)
+        tensor: Tensor = self._shards[self._rows.pop(name).file].get_tensor(name)
+        return tensor.to(self.device)
 
 
 @contextmanager
@@ -108,10 +104,12 @@ def open_weights(
 
 
 @contextmanager
-def _memory(row: Row) -> Iterator[None]:
-    """Running out of memory, in whatever way the device says it, becomes one line."""
+def _reading(row: Row) -> Iterator[None]:
+    """A shard that fails us, or memory that runs out, in whatever way it is said, in one line."""
     try:
         yield
+    except SafetensorError as error:
+        raise wrong(row.file, f"cannot be read ({error})", at=row.name) from None
     except (MemoryError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else "out of memory"
         raise wrong(row.file, f"cannot be held in memory ({reason})", at=row.name) from None

@@ -1,0 +1,67 @@
+"""`dsparkctl reset`: discard windows of a worker's slots (§6.4) through its admin listener (R39)."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from dsparkctl.cli import render
+from dsparkctl.cli.endpoints import ConfigFile, TakeOver, Target, choose_endpoint, request_once
+from dsparkctl.cli.exits import Exit, Stop
+from dsparkctl.cli.group import new_app
+from dsparkctl.config.defaults import SLOTS_LIMIT
+from dsparkctl.contract.codes import ALL_SLOTS, Op
+from dsparkctl.contract.layout import pack
+from dsparkctl.contract.records import Reset
+
+app = new_app()
+
+_SLOTS = {str(slot) for slot in range(SLOTS_LIMIT)}
+
+
+@app.command()
+def reset(
+    endpoint: Target = None,
+    slots: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Slots by number, e.g. 0,2.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every slot.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    timeout: Annotated[
+        float, typer.Option(metavar="S", min=0.001, max=3600, help="To wait for the answer.")
+    ] = 5.0,
+    take_over: TakeOver = False,
+    config: ConfigFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
+) -> None:
+    """Discard windows of a worker's slots; a living engine resyncs them from its own copy."""
+    if (slots is None) == (not every):
+        raise Stop(Exit.USAGE, "say which slots: either --slots 0,2 or --all")
+    numbers = [] if slots is None else _numbers(slots)
+    chosen = choose_endpoint(endpoint, config, take_over=take_over)
+    which = f"slots {', '.join(map(str, numbers))}" if numbers else "all slots"
+    if not yes:
+        _ask(f"Discard the windows of {which} of {chosen}?")
+    mask = sum(1 << number for number in numbers) if numbers else ALL_SLOTS
+    request_once(chosen, Op.RESET, pack(Reset(mask)), timeout)
+    if as_json:
+        render.json_line({"endpoint": str(chosen), "slots": numbers or "all", "slot_mask": mask})
+    else:
+        render.data(f"{chosen}: the windows of {which} are discarded")
+
+
+def _numbers(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if all(part in _SLOTS for part in parts):
+        return sorted({int(part) for part in parts})
+    raise Stop(
+        Exit.USAGE, f"--slots: expected numbers from 0 to {SLOTS_LIMIT - 1}, e.g. 0,2, got {text!a}"
+    )
+
+
+def _ask(question: str) -> None:
+    """Only a person may say yes; a script says --yes."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Stop(Exit.USAGE, "there is no terminal to ask on: say --yes")
+    if not typer.confirm(question, err=True):
+        raise Stop(Exit.FAILED, "nothing was discarded")

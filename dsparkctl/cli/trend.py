@@ -1,0 +1,155 @@
+"""Two STATS answers compared: rates, acceptance, and whether the worker started again (§6.5, R35).
+
+Decides what an operator sees of the counters. Refuses to trust them: keys are only suggestions
+(§6.5), so what is missing or of another kind reads as unknown. Pure.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, NoReturn
+
+UNKNOWN: Final = "-"
+
+_RATES: Final = {"steps": "steps_per_s", "rows": "rows_per_s", "drafted_requests": "drafts_per_s"}
+
+_SPLIT: Final = ("wire", "apply", "draft", "worker", "recv_to_send")
+
+_FAULTS: Final = (
+    *("partial_windows", "stale_generation", "bad_entries", "internal_entries"),
+    *("resyncs", "framing_lost"),
+)
+
+
+class StatsError(ValueError):
+    """A STATS body that is no JSON object; one line."""
+
+
+class Reading(NamedTuple):
+    """A STATS object and when it came, in seconds from anywhere."""
+
+    stats: Mapping[str, Any]
+    at_s: float
+
+
+def parse_stats(body: bytes) -> dict[str, Any]:
+    """The STATS object of a reply's body; StatsError when it is not one."""
+    try:
+        found = json.loads(body, parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError):
+        raise StatsError("the STATS answer is not JSON") from None
+    if not isinstance(found, dict):
+        raise StatsError("the STATS answer is JSON, but no object")
+    return found
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse(text)
+
+
+def started_again(before: Reading, now: Reading) -> bool:
+    """Whether another worker answers than before: another pid, or a clock that went back."""
+    pids = before.stats.get("pid"), now.stats.get("pid")
+    ages = _number(before.stats, "uptime_s"), _number(now.stats, "uptime_s")
+    return pids[0] != pids[1] or None not in ages and ages[1] < ages[0]  # type: ignore[operator]
+
+
+def rates(before: Reading | None, now: Reading) -> dict[str, float | None]:
+    """Events per second since `before`; None where two counts of one worker are not at hand."""
+    if before is None or started_again(before, now) or now.at_s <= before.at_s:
+        return dict.fromkeys(_RATES.values())
+    found: dict[str, float | None] = {}
+    for key, name in _RATES.items():
+        first, last = _number(before.stats, key), _number(now.stats, key)
+        unknown = first is None or last is None or last < first
+        found[name] = None if unknown else round((last - first) / (now.at_s - before.at_s), 1)  # type: ignore[operator]
+    return found
+
+
+def table_rows(before: Reading | None, now: Reading) -> list[tuple[str, str, str]]:
+    """What the live table shows: a line each of name, value, unit."""
+    stats, rate = now.stats, rates(before, now)
+    rows = [
+        ("steps", _shown(stats.get("steps")), ""),
+        *((name.removesuffix("_per_s"), _shown(value), "1/s") for name, value in rate.items()),
+        *(
+            (f"acceptance at {position}", _percent(value), "of those verified")
+            for position, value in enumerate(_acceptance(stats), 1)
+        ),
+        *((f"{part} p50 / p99", _p50_p99(stats, part), "us") for part in _SPLIT),
+        ("last step", _shown(stats.get("last_step_age_s")), "s ago"),
+        ("self-test", _self_test(stats), ""),
+        *((name.replace("_", " "), _shown(stats.get(name)), "") for name in _FAULTS),
+        ("session", _session(stats), ""),
+        ("uptime", _shown(stats.get("uptime_s")), "s"),
+    ]
+    return rows
+
+
+def one_line(before: Reading | None, now: Reading) -> str:
+    """The same in one line, for a log."""
+    stats, rate = now.stats, rates(before, now)
+    acceptance = " ".join(_percent(value) for value in _acceptance(stats)) or UNKNOWN
+    parts = [
+        f"steps {_shown(stats.get('steps'))}",
+        *(f"{name.removesuffix('_per_s')} {_shown(value)}/s" for name, value in rate.items()),
+        f"acceptance {acceptance}",
+        *(f"{part} {_p50_p99(stats, part)} us" for part in ("wire", "apply", "draft")),
+        f"last step {_shown(stats.get('last_step_age_s'))} s ago",
+        f"self-test {_self_test(stats)}",
+    ]
+    return ", ".join(parts)
+
+
+def value_text(value: Any) -> str:
+    """One value of the object as a person reads it."""
+    if isinstance(value, (dict, list)):
+        return json.dumps(value)
+    return _shown(value)
+
+
+def _number(stats: Mapping[str, Any], key: str) -> float | None:
+    value = stats.get(key)
+    return value if type(value) in (int, float) else None
+
+
+def _acceptance(stats: Mapping[str, Any]) -> list[Any]:
+    value = stats.get("acceptance_per_position")
+    return value[:32] if isinstance(value, list) else []
+
+
+def _p50_p99(stats: Mapping[str, Any], part: str) -> str:
+    return " / ".join(_shown(stats.get(f"{part}_us_{p}")) for p in ("p50", "p99"))
+
+
+def _self_test(stats: Mapping[str, Any]) -> str:
+    if not isinstance(stats.get("self_test_ok"), bool):
+        return UNKNOWN
+    word = "ok" if stats["self_test_ok"] else "FAILED"
+    return f"{word} {_shown(stats.get('self_test_age_s'))} s ago"
+
+
+def _session(stats: Mapping[str, Any]) -> str:
+    session = stats.get("session")
+    if type(session) is not int:
+        return UNKNOWN
+    return f"{session:08x}" if session else "none"
+
+
+def _percent(value: Any) -> str:
+    return f"{value:.1%}" if type(value) in (int, float) else UNKNOWN
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return UNKNOWN
+    if type(value) is bool:
+        return "yes" if value else "no"
+    if type(value) is float:
+        return f"{value:.1f}"
+    return str(value) if type(value) is int else json.dumps(value)[:80] if not isinstance(value, str) else value

@@ -1,0 +1,65 @@
+"""`examples/make_tiny_checkpoint.py` and the demo's embedded checkpoint that it wrote."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsparkctl.checkpoint.files import find_files
+from dsparkctl.checkpoint.inspection import Format, inspect
+from dsparkctl.checkpoint.model_config import read_model_config
+from tests.unit.dspark_worker.model import tiny
+
+ROOT = Path(__file__).parents[4]
+SCRIPT = ROOT / "examples" / "make_tiny_checkpoint.py"
+DEMO = ROOT / "dsparkctl" / "demo" / "checkpoint"
+
+
+def run(*args: str) -> None:
+    subprocess.run([sys.executable, str(SCRIPT), *args], check=True)
+
+
+@pytest.mark.parametrize(
+    ("form", "formats"),
+    [
+        ("bf16", {Format.PLAIN, Format.IGNORED}),
+        ("release", {Format.PLAIN, Format.IGNORED, Format.FP8, Format.FP4, Format.SCALE}),
+    ],
+)
+def test_the_script_writes_a_checkpoint_in_order(
+    tmp_path: Path, form: str, formats: set[Format]
+) -> None:
+    run("--out", str(tmp_path), "--format", form, "--layers", "2", "--window", "6")
+    files = find_files(tmp_path)
+    config = read_model_config(files)
+    assert (config.n_layers, config.window) == (2, 6)
+    found = inspect(files, config)
+    assert found.ok
+    assert {row.format for row in found.rows} == formats
+
+
+def test_the_same_arguments_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        tiny.write(tmp_path / name, release=True, seed=9)
+    tiny.write(tmp_path / "three", release=True, seed=10)
+    one, two, three = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two", "three")
+    )
+    assert one == two != three
+
+
+def test_the_demos_checkpoint_is_small_of_the_release_format_and_drafts_vary() -> None:
+    files = find_files(DEMO)
+    assert sum(path.stat().st_size for path in files.sources) < 410_000
+    rows = inspect(files, read_model_config(files)).rows
+    assert {Format.FP8, Format.FP4} <= {row.format for row in rows}
+    drafter = tiny.load(DEMO, kv_quant="auto")
+    assert drafter.kv_quant == "v4_record_64"
+    window = drafter.config.window
+    drafter.append([tiny.part(s, 0, tiny.make_rows(drafter, window, s)) for s in range(4)])
+    requests = [tiny.request(s, 0, window, 5, of=drafter) for s in range(4)]
+    drafts = tiny.draft(drafter, requests)
+    assert len({tuple(one.ids) for one in drafts}) == 4
+    assert len({token for one in drafts for token in one.ids}) > 6
+    assert all(0.01 < c < 0.99 for one in drafts for c in one.confidence)
