@@ -8,7 +8,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from dsparkctl.cli import render
-from dsparkctl.cli.endpoints import ConfigFile, TakeOver, Target, choose_endpoint, in_one_line, request
+from dsparkctl.cli.endpoints import (
+    ConfigFile,
+    TakeOver,
+    Target,
+    choose_endpoint,
+    in_one_line,
+    request,
+)
 from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.group import new_app
 from dsparkctl.cli.spread import histogram, summary

@@ -56,7 +56,7 @@ def started_again(before: Reading, now: Reading) -> bool:
     """Whether another worker answers than before: another pid, or a clock that went back."""
     pids = before.stats.get("pid"), now.stats.get("pid")
     ages = _number(before.stats, "uptime_s"), _number(now.stats, "uptime_s")
-    return pids[0] != pids[1] or None not in ages and ages[1] < ages[0]  # type: ignore[operator]
+    return pids[0] != pids[1] or (None not in ages and ages[1] < ages[0])  # type: ignore[operator]
 
 
 def rates(before: Reading | None, now: Reading) -> dict[str, float | None]:

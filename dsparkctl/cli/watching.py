@@ -6,25 +6,20 @@ again, since workers are restarted while someone watches. What the counters mean
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from dsparkctl.cli import render
 from dsparkctl.cli.endpoints import in_one_line, request, request_once
 from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.trend import (
     Reading,
     StatsError,
-    one_line,
     parse_stats,
-    rates,
     started_again,
-    table_rows,
 )
 from dsparkctl.contract.codes import Op
 from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.net.dial import dial
-from dsparkctl.net.transport import Deadline, Link, TransportError
+from dsparkctl.net.transport import Deadline, Link
 
 
 class Look(NamedTuple):

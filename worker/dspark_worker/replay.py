@@ -1,10 +1,11 @@
 """Golden cases, played through the model and held against what was expected (specification §11).
 
 Decides how a case on disk becomes rounds, which intermediate values each mode writes under which
-key, and which deviation breaks a tolerance. Never says what a window holds: `play` does, in one
-place. f32 modes prove the mathematics, bf16 modes the rounding points.
+key, and which deviation breaks a tolerance. Never says what a window holds: the desk does, as in
+serving. f32 modes prove the mathematics, bf16 modes the rounding points.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,19 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from dspark_worker.drafter import Append, Draft, DraftRequest, Fault
+from dspark_worker.desk import Desk
+from dspark_worker.drafter import Append, Draft, Drafter, DraftRequest, Fault
 from dspark_worker.model.drafter import TorchDrafter
 from dspark_worker.model.load import load_drafter
 from dsparkctl.checkpoint.errors import CheckpointError, wrong
+from dsparkctl.checkpoint.model_config import ModelConfig
 from dsparkctl.checkpoint.strict_json import read_json_object
+from dsparkctl.config.hello import HelloParams
+from dsparkctl.contract.codes import NEED_DRAFT, NEW_GEN, WANT_MARGIN, EntryStatus, FrameStatus, Op
+from dsparkctl.contract.framing import HEADER_BYTES
+from dsparkctl.contract.layout import pack
+from dsparkctl.contract.messages import frame, parse_header, parse_step_reply, step_head
+from dsparkctl.contract.records import ReqEntry
 
 SLOT = 0
 
@@ -129,42 +138,90 @@ def replay(case: Path, mode: str, *, device: str = "cpu") -> Replay:
 def play(
     drafter: TorchDrafter, rounds: Sequence[Round], rows: Tensor
 ) -> Iterator[dict[str, Tensor]]:
-    """Run a scenario in one slot; each round gives what was seen of it, by key.
+    """Run a scenario in one slot through the desk; each round gives what was seen of it, by key.
 
-    SEAM: the window [lo, hi] is kept here by hand, as §7.2.3 has it, for lack of a desk. To play
-    through the desk, replace this function alone: hand each round to the desk as a STEP whose
-    drafter is `Watched(drafter)`, and yield `watched.seen` after it.
+    CheckpointError when the desk refuses a round: such a scenario has nothing to compare.
     """
     watched = Watched(drafter)
-    window_size = drafter.config.window
-    lo, hi = 0, -1
-    for this in rounds:
+    player = _Player(watched, drafter.config, max(this.max_model_len for this in rounds))
+    for index, this in enumerate(rounds):
         watched.seen.clear()
-        if this.new_gen:
-            lo, hi = 0, -1
-        if this.n_rows:
-            empty_or_gap = hi < lo or this.first_pos > hi + 1
-            lo = this.first_pos if empty_or_gap else min(lo, this.first_pos)
-            hi = this.first_pos + this.n_rows - 1
-            lo = max(lo, hi - window_size + 1)
-            part = rows[this.row_offset : this.row_offset + this.n_rows]
-            data = memoryview(part.contiguous().view(torch.uint8).numpy().tobytes())
-            watched.append([Append(SLOT, this.first_pos, this.n_rows, data)])
-        else:
-            hi = this.anchor_pos - 1
-        first = min(max(lo, this.anchor_pos - window_size), this.anchor_pos)
-        watched.see_window(first, this.anchor_pos)
-        if this.need_draft:
-            watched.draft(
-                [
-                    DraftRequest(
-                        SLOT, first, this.anchor_pos, this.anchor_token, drafter.config.num_spec
-                    )
-                ],
-                max_model_len=this.max_model_len,
-                want_margin=True,
-            )
+        status = player.step(index, this, rows[this.row_offset : this.row_offset + this.n_rows])
+        if status > EntryStatus.PARTIAL_WINDOW:
+            raise CheckpointError(f"round {index}: the desk answered {EntryStatus(status).name}")
+        lo_pos = player.lo_pos()
+        if lo_pos is not None:
+            watched.see_window(max(lo_pos, this.anchor_pos - player.window), this.anchor_pos)
         yield dict(watched.seen)
+
+
+class _Player:
+    """Says HELLO and STEP to a desk, as a client would, one entry at a time."""
+
+    def __init__(self, drafter: Drafter, config: ModelConfig, max_model_len: int) -> None:
+        self.window = config.window
+        hello = HelloParams.from_checkpoint(
+            config, drafter_identity=bytes(32), max_slots=1, max_model_len=max_model_len
+        )
+        self._hello = hello.record()
+        self._desk = Desk(self._hello, drafter, worker_name="replay", clock=time.perf_counter)
+        self._desk.connected()
+        self._said_max_model_len = 0
+        self._generation = 0
+        self._seq = 0
+
+    def step(self, index: int, this: Round, rows: Tensor) -> int:
+        """The entry's status. The query clamp is HELLO's, so a new one takes a HELLO (R6)."""
+        if this.max_model_len != self._said_max_model_len:
+            self._ask(
+                frame(
+                    Op.HELLO,
+                    self._next_seq(),
+                    1,
+                    pack(self._hello._replace(max_model_len=this.max_model_len)),
+                )
+            )
+            self._said_max_model_len = this.max_model_len
+        self._generation += this.new_gen
+        entry = ReqEntry(
+            slot=SLOT,
+            req_flags=NEW_GEN * this.new_gen | NEED_DRAFT * this.need_draft,
+            k_window=0,
+            n_out=0,
+            generation=self._generation,
+            first_pos=this.first_pos,
+            n_rows=this.n_rows,
+            anchor_token=this.anchor_token,
+            anchor_pos=this.anchor_pos,
+        )
+        head = step_head(
+            seq=self._next_seq(),
+            session=1,
+            step_id=index,
+            step_flags=WANT_MARGIN,
+            row_bytes=self._hello.row_bytes,
+            entries=[entry],
+        )
+        body = self._ask(head + rows.contiguous().view(torch.uint8).numpy().tobytes())
+        return parse_step_reply(body).statuses[0].status
+
+    def lo_pos(self) -> int | None:
+        found: int | None = self._desk.snapshot()["slots"][SLOT]["lo_pos"]
+        return found
+
+    def _next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _ask(self, message: bytes) -> memoryview:
+        view = memoryview(bytearray(message))
+        reply = memoryview(
+            self._desk.answer(parse_header(view), view[HEADER_BYTES:], time.perf_counter())
+        )
+        status = parse_header(reply).status
+        if status:
+            raise CheckpointError(f"the desk answered {FrameStatus(status).name}")
+        return reply[HEADER_BYTES:]
 
 
 class Watched:

@@ -1,0 +1,46 @@
+# Few verbs. `make demo` and `make test` set everything up by themselves on a fresh machine.
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_VERSION = 2.13.0
+# The package index torch comes from; empty: pip's own. A CPU-only index saves gigabytes.
+TORCH_INDEX ?=
+BIN = $(VENV)/bin
+
+.PHONY: demo test check fix bench setup clean
+
+demo: setup ## see rounds being drafted: a worker process and a client, one short table
+	$(BIN)/dsparkctl demo
+
+test: setup ## every test
+	$(BIN)/python -m pytest
+
+check: setup ## format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: setup ## what the formatter and the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup ## the figures of benchmarks/README.md
+	$(BIN)/python benchmarks/codec.py
+	$(BIN)/python benchmarks/identity_hash.py
+
+setup: $(VENV)/installed
+
+# torch is pinned by version, not by hash: its builds differ from host to host.
+$(VENV)/installed: pyproject.toml constraints.txt Makefile
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+		$(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$(TORCH_VERSION)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+		--group dev --editable '.[worker,metrics]'
+	touch $@
+
+clean: ## remove the environment and every cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
