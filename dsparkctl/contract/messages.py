@@ -9,7 +9,7 @@ in one call: this runs in every engine round on both sides.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -42,6 +42,8 @@ _STATUS: Final = layout_of(ReqStatus).size
 _SLOT_PART: Final = slice(0, None, _ENTRY_FIELDS)
 _N_ROWS_PART: Final = slice(_N_ROWS, None, _ENTRY_FIELDS)
 _REPLY_VALUES: Final = len(layout_of(ReplyHeader).codes)
+
+_STEP: Final = int(Op.STEP)
 
 _new: Final = tuple.__new__
 """Builds a NamedTuple of a tuple of the right length: half the cost of its own constructor."""
@@ -89,10 +91,12 @@ def _slots_below(max_slots: int) -> frozenset[int]:
 
 
 @lru_cache(maxsize=256)
-def _step_frame_struct(n_req: int) -> struct.Struct:
+def _step_head(n_req: int) -> tuple[Callable[..., bytes], int]:
+    """What packs AppHeader, StepHeader, entries and padding; and where the row block starts."""
     codes = layout_of(AppHeader).codes + layout_of(StepHeader).codes + _ENTRY_CODES * n_req
-    size = struct.calcsize("<" + codes)
-    return struct.Struct(f"<{codes}{aligned(size - HEADER_BYTES) + HEADER_BYTES - size}x")
+    start = rows_offset(n_req)
+    n_padding = HEADER_BYTES + start - struct.calcsize("<" + codes)
+    return struct.Struct(f"<{codes}{n_padding}x").pack, start
 
 
 @lru_cache(maxsize=64)
@@ -169,14 +173,14 @@ def step_head(
 ) -> bytes:
     """AppHeader, StepHeader, entries and padding of a STEP: all that stands before its rows."""
     n_req = len(entries)
-    n_rows = 0
-    for entry in entries:
-        n_rows += entry[_N_ROWS]
-    start = (_STEP_HEAD + _ENTRY * n_req + ROW_ALIGN - 1) // ROW_ALIGN * ROW_ALIGN
-    return _step_frame_struct(n_req).pack(
-        *(MAGIC, VERSION, Op.STEP, seq, session, start + n_rows * row_bytes, 0, 0),
+    pack_head, start = _step_head(n_req)
+    values = (*chain.from_iterable(entries),)
+    n_rows = sum(values[_N_ROWS_PART])
+    n_bytes = start + n_rows * row_bytes
+    return pack_head(
+        *(MAGIC, VERSION, _STEP, seq, session, n_bytes, 0, 0),
         *(step_id, n_req, step_flags, n_rows, row_bytes, start, 0, 0),
-        *chain.from_iterable(entries),
+        *values,
     )
 
 

@@ -171,7 +171,11 @@ def test_rows_may_start_later_than_they_could() -> None:
         pytest.param(body([entry(0, 2)], n_rows=3), "n_rows", id="entries hold less (R12)"),
         pytest.param(body([entry(0, 2)], n_rows=1), "n_rows", id="entries hold more (R12)"),
         pytest.param(body([entry(0, 1)], row_bytes=33), "row_bytes", id="row_bytes"),
-        pytest.param(body([entry(0, 1)], rows_offset=32), "rows_offset", id="in the entries"),
+        pytest.param(
+            body([entry(0, 2), entry(1, 0), entry(2, 0)], rows=b"", padded=False, rows_offset=64),
+            "rows_offset",
+            id="in the entries",
+        ),
         pytest.param(body([entry(0, 1)], rows_offset=96), "rows_offset", id="not aligned"),
         pytest.param(body([entry(0, 1)], rows_offset=1 << 30, padded=False), "row block", id="far"),
         pytest.param(body([entry(0, 2)])[:-1], "row block", id="cut rows"),

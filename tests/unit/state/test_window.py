@@ -277,3 +277,4 @@ def test_the_parts_of_the_rule_serve_a_ring_as_well() -> None:
     assert rolled_back(Window(3, 10), 3) == EMPTY
     assert rows_before(Window(3, 10), 11, 8) == 8
     assert rows_before(EMPTY, 5, 8) == 0
+    assert rows_before(Window(3, 4), 100, 8) == 0
