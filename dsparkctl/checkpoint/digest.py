@@ -115,11 +115,15 @@ class _Work:
         return sha256.hexdigest()
 
     def _report(self, n_bytes: int) -> None:
-        if self.stop.is_set():
-            raise CheckpointError("given up")
-        if self._progress is not None:
-            with self._lock:
-                self._progress(n_bytes)
+        with self._lock:
+            if self.stop.is_set():
+                raise CheckpointError("given up")
+            try:
+                if self._progress is not None:
+                    self._progress(n_bytes)
+            except BaseException:
+                self.stop.set()  # at once: the other threads ask before their next chunk
+                raise
 
 
 def _size(path: Path) -> int:

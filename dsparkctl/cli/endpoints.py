@@ -50,9 +50,8 @@ def choose_endpoint(text: str | None, config: Path | None, *, take_over: bool) -
     """The endpoint to talk to; Stop(USAGE), ConfigError, ReadError or EndpointError otherwise."""
     named = None if text is None else parse_endpoint(text)
     path = config or defaults.CONFIG
-    data, admin = defaults.LISTEN, (defaults.ADMIN,)
-    if config is not None or path.exists():
-        data, admin = _listeners(path)
+    configured = config is not None or path.exists()
+    data, admin = _listeners(path) if configured else (defaults.LISTEN, (defaults.ADMIN,))
     if named is None and not admin:
         raise Stop(Exit.USAGE, f"{path}: worker.admin is empty: name an ENDPOINT")
     endpoint = named or admin[0]
@@ -63,7 +62,9 @@ def choose_endpoint(text: str | None, config: Path | None, *, take_over: bool) -
     except NotInThisBuild as error:
         raise Stop(Exit.USAGE, str(error)) from None
     if not take_over and (reason := _engines_own(endpoint, data)):
-        other = f"use the admin listener {admin[0]}, or " if admin and named else "name another, or "
+        other = (
+            f"use the admin listener {admin[0]}, or " if admin and named else "name another, or "
+        )
         raise Stop(
             Exit.USAGE,
             f"{endpoint} is {reason}: connecting closes the engine's connection, newest wins "

@@ -1,4 +1,4 @@
-"""`dsparkctl reset`: discard windows of a worker's slots (§6.4) through its admin listener (R39)."""
+"""`dsparkctl reset`: discard windows of a worker's slots (§6.4), by its admin listener (R39)."""
 
 import sys
 from typing import Annotated

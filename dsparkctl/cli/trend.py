@@ -66,15 +66,17 @@ def rates(before: Reading | None, now: Reading) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for key, name in _RATES.items():
         first, last = _number(before.stats, key), _number(now.stats, key)
-        unknown = first is None or last is None or last < first
-        found[name] = None if unknown else round((last - first) / (now.at_s - before.at_s), 1)  # type: ignore[operator]
+        if first is None or last is None or last < first:
+            found[name] = None
+        else:
+            found[name] = round((last - first) / (now.at_s - before.at_s), 1)
     return found
 
 
 def table_rows(before: Reading | None, now: Reading) -> list[tuple[str, str, str]]:
     """What the live table shows: a line each of name, value, unit."""
     stats, rate = now.stats, rates(before, now)
-    rows = [
+    return [
         ("steps", _shown(stats.get("steps")), ""),
         *((name.removesuffix("_per_s"), _shown(value), "1/s") for name, value in rate.items()),
         *(
@@ -88,7 +90,6 @@ def table_rows(before: Reading | None, now: Reading) -> list[tuple[str, str, str
         ("session", _session(stats), ""),
         ("uptime", _shown(stats.get("uptime_s")), "s"),
     ]
-    return rows
 
 
 def one_line(before: Reading | None, now: Reading) -> str:
@@ -107,10 +108,10 @@ def one_line(before: Reading | None, now: Reading) -> str:
 
 
 def value_text(value: Any) -> str:
-    """One value of the object as a person reads it."""
-    if isinstance(value, (dict, list)):
-        return json.dumps(value)
-    return _shown(value)
+    """One value of the object, in full."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value) if isinstance(value, (dict, list)) else _shown(value)
 
 
 def _number(stats: Mapping[str, Any], key: str) -> float | None:
@@ -146,10 +147,15 @@ def _percent(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
-        return UNKNOWN
-    if type(value) is bool:
-        return "yes" if value else "no"
-    if type(value) is float:
-        return f"{value:.1f}"
-    return str(value) if type(value) is int else json.dumps(value)[:80] if not isinstance(value, str) else value
+    """A scalar; what has no business to be here, cut short."""
+    match value:
+        case None:
+            return UNKNOWN
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.1f}"
+        case str():
+            return value[:80]
+        case _:
+            return json.dumps(value)[:80]

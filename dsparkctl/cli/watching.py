@@ -5,25 +5,33 @@ again, since workers are restarted while someone watches. What the counters mean
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from dsparkctl.cli.endpoints import in_one_line, request, request_once
+from dsparkctl.cli import render
+from dsparkctl.cli.endpoints import in_one_line, request
 from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.trend import (
     Reading,
     StatsError,
+    one_line,
     parse_stats,
+    rates,
     started_again,
+    table_rows,
 )
 from dsparkctl.contract.codes import Op
 from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.net.dial import dial
 from dsparkctl.net.transport import Deadline, Link
 
+_AGAIN = "the worker started again"
+
 
 class Look(NamedTuple):
-    """A reading and the one before it, or, in `failure`, why there is no reading."""
+    """One look: a reading and the one before it, or, in `failure`, why there is no reading."""
 
     before: Reading | None
     now: Reading | None
@@ -32,15 +40,16 @@ class Look(NamedTuple):
     @property
     def started_again(self) -> bool:
         """Whether another worker answers than the last time."""
-        return None not in (self.before, self.now) and started_again(*self[:2])  # type: ignore[arg-type]
+        if self.before is None or self.now is None:
+            return False
+        return started_again(self.before, self.now)
 
 
 def look_once(endpoint: Endpoint, timeout_s: float) -> dict[str, Any]:
     """The STATS object; every failure is a Stop."""
-    try:
-        return parse_stats(request_once(endpoint, Op.STATS, b"", timeout_s))
-    except StatsError as error:
-        raise Stop(Exit.FAILED, f"{endpoint}: {error}") from None
+    link = _dial(endpoint, timeout_s)
+    with closing(link):
+        return _stats(link, timeout_s)
 
 
 def looks(endpoint: Endpoint, *, interval_s: float, timeout_s: float) -> Iterator[Look]:
@@ -50,22 +59,81 @@ def looks(endpoint: Endpoint, *, interval_s: float, timeout_s: float) -> Iterato
     try:
         while True:
             try:
-                with in_one_line():
-                    link = link or dial(endpoint, Deadline(timeout_s))
-                    found = parse_stats(request(link, Op.STATS, b"", timeout_s))
-            except (Stop, StatsError) as error:
+                link = link or _dial(endpoint, timeout_s)
+                now = Reading(_stats(link, timeout_s), time.monotonic())
+            except Stop as error:
+                if last is None:
+                    raise
                 if link is not None:
                     link.close()
                     link = None
-                reason = str(error) if isinstance(error, Stop) else f"{endpoint}: {error}"
-                if last is None:
-                    raise Stop(error.code if isinstance(error, Stop) else Exit.FAILED, reason) from None
-                yield Look(last, None, reason)
+                yield Look(last, None, str(error))
             else:
-                now = Reading(found, time.monotonic())
                 yield Look(last, now)
                 last = now
             time.sleep(interval_s)
     finally:
         if link is not None:
             link.close()
+
+
+def _dial(endpoint: Endpoint, timeout_s: float) -> Link:
+    with in_one_line():
+        return dial(endpoint, Deadline(timeout_s))
+
+
+def _stats(link: Link, timeout_s: float) -> dict[str, Any]:
+    with in_one_line():
+        body = request(link, Op.STATS, b"", timeout_s)
+    try:
+        return parse_stats(body)
+    except StatsError as error:
+        raise Stop(Exit.FAILED, f"{link.endpoint}: {error}") from None
+
+
+# --- showing --------------------------------------------------------------------------------------
+
+
+def show_json(endpoint: Endpoint, found: Iterable[Look]) -> None:
+    """An object a look: the STATS keys, `time`, `rates`, `started_again`; or `time`, `error`."""
+    for look in found:
+        if look.now is None:
+            render.json_line({"time": _utc(), "endpoint": str(endpoint), "error": look.failure})
+        else:
+            ours = {"rates": rates(look.before, look.now), "started_again": look.started_again}
+            render.json_line({"time": _utc(), **look.now.stats, **ours})
+
+
+def show_lines(endpoint: Endpoint, found: Iterable[Look]) -> None:
+    """A line a look, for a log; an outage is said when it begins and when it is over."""
+    was_failing = False
+    for look in found:
+        if look.now is None:
+            if not was_failing:
+                render.data(f"{_utc()} {look.failure}; trying again")
+        else:
+            if look.started_again or was_failing:
+                said = _AGAIN if look.started_again else "the worker answers again"
+                render.data(f"{_utc()} {endpoint}: {said}")
+            render.data(f"{_utc()} {one_line(look.before, look.now)}")
+        was_failing = look.now is None
+
+
+def show_live(endpoint: Endpoint, found: Iterable[Look]) -> None:
+    """A table that stays in place."""
+    from dsparkctl.cli.live import live_table  # rich is slow to load, and only this needs it
+
+    rows: list[tuple[str, str, str]] = []
+    remark = ""
+    with live_table() as show:
+        for look in found:
+            if look.started_again:
+                remark = f"{_AGAIN} at {_utc()}"
+            if look.now is not None:
+                rows = table_rows(look.before, look.now)
+            said = f"{look.failure}; trying again" if look.failure else remark
+            show(f"{endpoint}  {_utc()}", rows, said)
+
+
+def _utc() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

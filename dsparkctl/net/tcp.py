@@ -11,7 +11,7 @@ import os
 import select
 import socket
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.contract.errors import WireError
@@ -137,7 +137,7 @@ def dial_tcp(endpoint: Endpoint, deadline: Deadline) -> TcpLink:
     raise Broken(f"{endpoint}: {reason}")
 
 
-def _addresses(endpoint: Endpoint) -> list[tuple[int, tuple[str | int, ...]]]:
+def _addresses(endpoint: Endpoint) -> list[tuple[int, tuple[Any, ...]]]:
     """Families and addresses that the endpoint may mean; only those its `?bind=` can reach."""
     if not endpoint.host:
         return []
@@ -152,7 +152,7 @@ def _addresses(endpoint: Endpoint) -> list[tuple[int, tuple[str | int, ...]]]:
 
 
 def _connect(
-    sock: socket.socket, endpoint: Endpoint, address: tuple[str | int, ...], deadline: Deadline
+    sock: socket.socket, endpoint: Endpoint, address: tuple[Any, ...], deadline: Deadline
 ) -> None:
     left_s = deadline.left_s
     if not left_s:
@@ -165,7 +165,7 @@ def _connect(
     sock.settimeout(left_s)
     sock.connect(address)
     if sock.getsockname() == sock.getpeername():
-        # Loopback can connect a free port to itself: nobody listens, and we would hear our own PING.
+        # Loopback can connect a free port to itself: nobody listens there but our own echo.
         raise ConnectionRefusedError
 
 

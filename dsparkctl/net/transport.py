@@ -15,15 +15,15 @@ class TransportError(Exception):
     """Nothing usable came back; one line that names the endpoint."""
 
 
-class TimedOut(TransportError):
+class TimedOut(TransportError):  # noqa: N818 -- what happened, as the rounds read it
     """The deadline passed before the connection stood, or before the whole reply was there."""
 
 
-class Broken(TransportError):
+class Broken(TransportError):  # noqa: N818
     """No connection, a lost one, or bytes on it that no reply of the contract begins with."""
 
 
-class NotInThisBuild(TransportError):
+class NotInThisBuild(TransportError):  # noqa: N818
     """An endpoint whose transport this distribution does not carry."""
 
 

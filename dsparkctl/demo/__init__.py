@@ -1,0 +1,2 @@
+"""A client of the real kind against a real worker, in one command (issue: demo).
+"""
