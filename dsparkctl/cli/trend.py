@@ -78,7 +78,7 @@ def table_rows(before: Reading | None, now: Reading) -> list[tuple[str, str, str
     stats, rate = now.stats, rates(before, now)
     return [
         ("steps", _shown(stats.get("steps")), ""),
-        *((name.removesuffix("_per_s"), _shown(value), "1/s") for name, value in rate.items()),
+        *((_rate_name(name), _shown(value), "1/s") for name, value in rate.items()),
         *(
             (f"acceptance at {position}", _percent(value), "of those verified")
             for position, value in enumerate(_acceptance(stats), 1)
@@ -98,7 +98,7 @@ def one_line(before: Reading | None, now: Reading) -> str:
     acceptance = " ".join(_percent(value) for value in _acceptance(stats)) or UNKNOWN
     parts = [
         f"steps {_shown(stats.get('steps'))}",
-        *(f"{name.removesuffix('_per_s')} {_shown(value)}/s" for name, value in rate.items()),
+        *(f"{_rate_name(name)} {_shown(value)}/s" for name, value in rate.items()),
         f"acceptance {acceptance}",
         *(f"{part} {_p50_p99(stats, part)} us" for part in ("wire", "apply", "draft")),
         f"last step {_shown(stats.get('last_step_age_s'))} s ago",
@@ -112,6 +112,10 @@ def value_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value) if isinstance(value, (dict, list)) else _shown(value)
+
+
+def _rate_name(key: str) -> str:
+    return key.removesuffix("s_per_s") + " rate"
 
 
 def _number(stats: Mapping[str, Any], key: str) -> float | None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dspark_worker.replay import MODES, replay
+from dspark_worker.golden import MODES
+from dspark_worker.replay import replay
 
 CASE = Path(__file__).parents[1] / "golden" / "drafter" / "a"
 

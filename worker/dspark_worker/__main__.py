@@ -56,7 +56,7 @@ def _serve(given: argparse.Namespace) -> int:
 
 def _failed(error: object, code: Exit) -> int:
     for line in str(error).splitlines():
-        sys.stderr.write(f"error: {line}\n")
+        sys.stderr.write(f"{line}\n")
     return code
 
 

@@ -1,6 +1,6 @@
 """What the desk asks of a drafter.
 
-Decides nothing: it only names the three verbs (`append`, `draft`, `forget`) between the desk, which
+Decides nothing: it only names the two verbs (`append`, `draft`) between the desk, which
 knows the contract's rules, and a drafter, which knows how to turn windows of tap rows into drafts.
 A drafter never sees a session, a generation or a status; the desk never sees a tensor.
 
@@ -65,6 +65,3 @@ class Drafter(Protocol):
         self, requests: Sequence[DraftRequest], *, max_model_len: int, want_margin: bool
     ) -> Sequence[Draft | Fault]:
         """Draft one block per request; query positions are clamped to `max_model_len - 1`."""
-
-    def forget(self, slot: int) -> None:
-        """The slot's window was discarded: nothing stored for it will be asked for again."""

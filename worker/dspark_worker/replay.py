@@ -1,27 +1,31 @@
-"""Golden cases, played through the model and held against what was expected (specification §11).
+"""Golden cases, played through desk and model (specification §11).
 
-Decides how a case on disk becomes rounds, which intermediate values each mode writes under which
-key, and which deviation breaks a tolerance. Never says what a window holds: the desk does, as in
-serving. f32 modes prove the mathematics, bf16 modes the rounding points.
+Decides how a scenario becomes HELLO and STEPs, and notes what the drafter did. Never says what a
+window holds: the desk does, as in serving.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from dspark_worker.desk import Desk
 from dspark_worker.drafter import Append, Draft, Drafter, DraftRequest, Fault
+from dspark_worker.golden import (
+    MODES,
+    Deviation,
+    Round,
+    compare,
+    load_case,
+    load_tensors,
+)
 from dspark_worker.model.drafter import TorchDrafter
 from dspark_worker.model.load import load_drafter
 from dsparkctl.checkpoint.errors import CheckpointError, wrong
 from dsparkctl.checkpoint.model_config import ModelConfig
-from dsparkctl.checkpoint.strict_json import read_json_object
 from dsparkctl.config.hello import HelloParams
 from dsparkctl.contract.codes import NEED_DRAFT, NEW_GEN, WANT_MARGIN, EntryStatus, FrameStatus, Op
 from dsparkctl.contract.framing import HEADER_BYTES
@@ -30,75 +34,6 @@ from dsparkctl.contract.messages import frame, parse_header, parse_step_reply, s
 from dsparkctl.contract.records import ReqEntry
 
 SLOT = 0
-
-_SHORT = ("head_hidden", "draft_ids", "conf_logit", "confidence", "margin")
-
-
-class Mode(NamedTuple):
-    """How one mode of a case is computed and judged."""
-
-    dtype: str
-    kv_quant: str
-    keys: tuple[str, ...]
-    """What it writes where the case does not say what it expects."""
-    tolerances: Mapping[str, float]
-    """Absolute, by key; a key without one is reported, never judged. Ids must always be equal."""
-    relative_rms: float | None = None
-    """Bound on the relative RMS error of each position's `head_hidden`."""
-
-
-MODES: Mapping[str, Mode] = {
-    "f32": Mode(
-        "float32",
-        "none",
-        (*_SHORT, "main_x", "window_kv", "base_logits", "markov_bias", "routed_experts"),
-        {
-            "main_x": 2e-5,
-            "window_kv": 2e-5,
-            "base_logits": 1e-4,
-            "markov_bias": 1e-4,
-            "margin": 1e-4,
-            "head_hidden": 5e-4,
-            "conf_logit": 5e-4,
-            "confidence": 5e-4,
-            "routed_experts": 0,
-        },
-    ),
-    "f32_kvq": Mode("float32", "mxfp8_32", _SHORT, {"head_hidden": 2e-3, "confidence": 5e-4}),
-    "bf16": Mode("bfloat16", "none", _SHORT, {}, 0.02),
-    "bf16_kvq": Mode(
-        "bfloat16", "mxfp8_32", (*_SHORT, "main_x", "window_kv", "routed_experts"), {}, 0.02
-    ),
-}
-
-
-class Round(NamedTuple):
-    """One step of a scenario, for one request."""
-
-    new_gen: bool
-    first_pos: int
-    n_rows: int
-    row_offset: int
-    anchor_pos: int
-    anchor_token: int
-    need_draft: bool
-    max_model_len: int
-
-
-class Deviation(NamedTuple):
-    """The worst that was seen under one kind of key, over all rounds."""
-
-    what: str
-    """`head_hidden`, or `head_hidden (relative rms)`."""
-    worst: float
-    """inf where a key is missing, unexpected, of another shape, or not finite."""
-    key: str
-    """Where the worst stands, e.g. `f32.r03.head_hidden`."""
-    tolerance: float | None
-
-    @property
-    def broken(self) -> bool:
-        return self.tolerance is not None and not self.worst <= self.tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +58,7 @@ def replay(case: Path, mode: str, *, device: str = "cpu") -> Replay:
     how = MODES[mode]
     drafter = load_drafter(case, device=device, dtype=how.dtype, kv_quant=how.kv_quant, max_slots=1)
     _check_rows(case, rounds, rows, drafter)
-    stored = _load_tensors(case / "expected.safetensors", required=False)
+    stored = load_tensors(case / "expected.safetensors", required=False)
     expected = {key: value for key, value in stored.items() if key.startswith(f"{mode}.")}
     kinds = {key.split(".")[2] for key in expected} or {*how.keys}
     outputs = {
@@ -252,9 +187,6 @@ class Watched:
             self.seen["margin"] = torch.tensor(answers[0].margin)
         return answers
 
-    def forget(self, slot: int) -> None:
-        self._drafter.forget(slot)
-
     def see_window(self, first_pos: int, end_pos: int) -> None:
         """Note the key/value vectors that the window holds; nothing for an empty one."""
         if first_pos < end_pos:
@@ -275,56 +207,6 @@ class Watched:
         return taken
 
 
-def compare(
-    outputs: Mapping[str, Tensor], expected: Mapping[str, Tensor], mode: Mode
-) -> tuple[Deviation, ...]:
-    """The worst deviation of every kind of key, ids and shapes exactly (§11)."""
-    found: dict[str, Deviation] = {}
-    for key in sorted(outputs.keys() | expected.keys()):
-        kind = key.split(".")[2]
-        if key not in outputs or key not in expected or outputs[key].shape != expected[key].shape:
-            found["keys and shapes"] = Deviation("keys and shapes", torch.inf, key, 0.0)
-            continue
-        mine, theirs = outputs[key].double(), expected[key].double()
-        distance = (mine - theirs).abs().nan_to_num(torch.inf, torch.inf).max().item()
-        tolerance = 0.0 if kind == "draft_ids" else mode.tolerances.get(kind)
-        _keep_worst(found, Deviation(kind, distance, key, tolerance))
-        if kind == "head_hidden" and mode.relative_rms is not None:
-            error = (mine - theirs).square().mean(-1) / theirs.square().mean(-1)
-            relative = error.sqrt().nan_to_num(torch.inf, torch.inf).max().item()
-            what = "head_hidden (relative rms)"
-            _keep_worst(found, Deviation(what, relative, key, mode.relative_rms))
-    return tuple(found.values())
-
-
-def _keep_worst(found: dict[str, Deviation], seen: Deviation) -> None:
-    worst = found.get(seen.what)
-    if worst is None or seen.worst > worst.worst:
-        found[seen.what] = seen
-
-
-def load_case(case: Path) -> tuple[list[Round], Tensor]:
-    """The rounds of `scenario.json` and the bf16 tap rows [n, T·D] they point into."""
-    path = case / "scenario.json"
-    stated = read_json_object(path).get("rounds")
-    if not isinstance(stated, list):
-        raise wrong(path, "must be a list", at="rounds")
-    rounds = []
-    for index, values in enumerate(stated):
-        try:
-            this = Round(*(values[field] for field in Round._fields))
-        except (KeyError, TypeError) as error:
-            raise wrong(path, f"is no round: {error!r}", at=f"rounds[{index}]") from None
-        kinds = [Round.__annotations__[field] for field in Round._fields]
-        if any(type(value) is not kind for value, kind in zip(this, kinds, strict=True)):
-            raise wrong(path, "a field has the wrong type", at=f"rounds[{index}]")
-        rounds.append(this)
-    inputs = _load_tensors(case / "inputs.safetensors", required=True)
-    if "rows" not in inputs:
-        raise wrong(case / "inputs.safetensors", "is missing", at="rows")
-    return rounds, inputs["rows"]
-
-
 def _check_rows(case: Path, rounds: Sequence[Round], rows: Tensor, drafter: TorchDrafter) -> None:
     path, config = case / "inputs.safetensors", drafter.config
     if rows.dtype != torch.bfloat16 or rows.shape[1:] != (config.n_taps * config.hidden,):
@@ -332,12 +214,3 @@ def _check_rows(case: Path, rounds: Sequence[Round], rows: Tensor, drafter: Torc
     for index, this in enumerate(rounds):
         if not 0 <= this.row_offset <= this.row_offset + this.n_rows <= len(rows):
             raise wrong(path, f"round {index} points outside its {len(rows)} rows", at="rows")
-
-
-def _load_tensors(path: Path, *, required: bool) -> dict[str, Tensor]:
-    if not required and not path.exists():
-        return {}
-    try:
-        return load_file(path)
-    except Exception as error:  # the library's own error class and OSError alike
-        raise wrong(path, f"cannot be read ({error})") from None

@@ -91,6 +91,3 @@ class ScriptedDrafter:
             margin.append((state >> 16 & 0xFF) / 16)
         zeros = [0] * (self._num_spec - request.n_out)
         return Draft(ids + zeros, [*confidence, *zeros], [*margin, *zeros])
-
-    def forget(self, slot: int) -> None:
-        """Nothing to do: a fold that is asked for was stored after the window began."""

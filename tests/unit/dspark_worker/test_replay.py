@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dspark_worker.replay import MODES, compare, load_case, replay
+from dspark_worker.golden import MODES, compare, load_case
+from dspark_worker.replay import replay
 from dsparkctl.checkpoint.errors import CheckpointError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "drafter" / "a"

@@ -78,9 +78,6 @@ class TorchDrafter:
             return 0
         return torch.cuda.memory_allocated(self._device)
 
-    def forget(self, slot: int) -> None:
-        """Nothing to do: what is not named by a later window is never read."""
-
     @torch.inference_mode()
     def append(self, parts: Sequence[Append]) -> Sequence[Fault | None]:
         """Project and keep the rows of all entries; a row that is not finite is kept too (R29)."""
