@@ -75,19 +75,22 @@ class StepReply(NamedTuple):
     margin: tuple[float, ...] | None
 
 
+class _EntriesShape(NamedTuple):
+    """How a STEP's entries lie: what unpacks them, each one's values, and which slots exist."""
+
+    unpack_from: Callable[[Buffer, int], tuple[int, ...]]
+    spans: tuple[slice, ...]
+    slots: frozenset[int]
+
+
 @lru_cache(maxsize=256)
-def _entries_shape(n_req: int) -> tuple[struct.Struct, tuple[slice, ...]]:
-    """The struct of a STEP's entries, and where each entry's values are among its values."""
+def _entries_shape(n_req: int, max_slots: int) -> _EntriesShape:
     starts = range(0, _ENTRY_FIELDS * n_req, _ENTRY_FIELDS)
-    return (
-        struct.Struct("<" + _ENTRY_CODES * n_req),
+    return _EntriesShape(
+        struct.Struct("<" + _ENTRY_CODES * n_req).unpack_from,
         tuple(slice(start, start + _ENTRY_FIELDS) for start in starts),
+        frozenset(range(min(max_slots, 0x100))),
     )
-
-
-@lru_cache(maxsize=8)
-def _slots_below(max_slots: int) -> frozenset[int]:
-    return frozenset(range(min(max_slots, 0x100)))
 
 
 @lru_cache(maxsize=256)
@@ -206,8 +209,8 @@ def parse_step(body: memoryview, limits: Limits) -> Step:
         raise WireError(
             FrameStatus.CAPACITY, "n_req", HEADER_BYTES + 8, f"{n_req} of {max_slots} slots"
         )
-    shape, spans = _entries_shape(n_req)
-    values = shape.unpack_from(body, _STEP_HEAD)
+    unpack_from, spans, slots = _entries_shape(n_req, max_slots)
+    values = unpack_from(body, _STEP_HEAD)
     n_held = sum(values[_N_ROWS_PART])
     if n_held != n_rows:
         raise malformed("n_rows", HEADER_BYTES + 12, f"{n_rows}, entries hold {n_held} (R12)")
@@ -225,7 +228,7 @@ def parse_step(body: memoryview, limits: Limits) -> Step:
         raise WireError(
             FrameStatus.CAPACITY, "n_rows", HEADER_BYTES + 12, f"{n_rows} of {max_rows} rows"
         )
-    if len(_slots_below(max_slots).intersection(values[_SLOT_PART])) != n_req:
+    if len(slots.intersection(values[_SLOT_PART])) != n_req:
         raise malformed(
             "slot",
             HEADER_BYTES + _STEP_HEAD,

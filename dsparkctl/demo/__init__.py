@@ -1,5 +1,4 @@
-"""A round made visible: a real worker, a tiny checkpoint, and an engine that plays a short script.
+"""A small engine against a real worker, over real sockets, on an embedded tiny checkpoint.
 
-`script` decides what is asked, `play` asks it and holds every answer against the rules, and
-`worker_process` starts the worker. Later the engine grows onto the full client; the script stays.
+Below the command line, above the worker: it starts a worker process and speaks the contract to it.
 """

@@ -2,14 +2,14 @@
 
 Decides how bytes become whole messages when nothing may block. A body longer than any admin message
 needs is counted and dropped as it comes (PING ignores its body, R13), so that a probe may send a
-payload of a STEP's size without this side keeping it.
+payload of a STEP's size without this side keeping it. One message is taken at a time, so that a
+peer that asks and asks waits behind the engine at each of them.
 """
 
 import socket
 
 from dsparkctl.contract.framing import (
     HEADER_BYTES,
-    MAX_MESSAGE_BYTES,
     PREFIX_BYTES,
     message_bytes,
     prefix,
@@ -32,52 +32,43 @@ class AdminLink:
         self.sock = sock
         self.unsent = bytearray()
         self._held = bytearray()
-        self._n_to_drop = 0
+        self._header: AppHeader | None = None
+        self._n_missing = _HEAD
+        """Bytes up to the end of the head, then of the body: never of a message behind it."""
 
-    def receive(self) -> list[tuple[AppHeader, memoryview]]:
-        """The messages that are whole now; a long one has an empty body.
+    def receive(self) -> tuple[AppHeader, memoryview] | None:
+        """The next message, once it is whole; a long one has an empty body.
 
         Raises ConnectionError when the peer is gone, WireError when the framing is lost.
         """
         try:
-            data = self.sock.recv(_CHUNK_BYTES)
+            data = self.sock.recv(min(self._n_missing, _CHUNK_BYTES))
         except BlockingIOError:
-            return []
+            return None
         if not data:
             raise ConnectionResetError("closed by the peer")
-        found = []
-        self._held += data
-        while (message := self._next()) is not None:
-            found.append(message)
-        return found
+        self._n_missing -= len(data)
+        if self._header is None or self._header.body_len <= _KEPT_BODY_BYTES:
+            self._held += data
+        if self._header is None:
+            self._header = self._read_head()
+        if self._header is None or self._n_missing:
+            return None
+        message = self._header, memoryview(bytes(self._held[_HEAD:]))
+        self._header, self._n_missing = None, _HEAD
+        self._held.clear()
+        return message
 
-    def _next(self) -> tuple[AppHeader, memoryview] | None:
-        held = self._held
-        if len(held) < _HEAD:
-            if len(held) >= PREFIX_BYTES:
-                message_bytes(held)
+    def _read_head(self) -> AppHeader | None:
+        """The header, once its last byte is there; an absurd length is told before that."""
+        if len(self._held) < PREFIX_BYTES:
             return None
-        n_bytes = message_bytes(held, limit=MAX_MESSAGE_BYTES)
-        with memoryview(held) as view:
-            header = parse_header(view[PREFIX_BYTES:], n_bytes)
-        if header.body_len > _KEPT_BODY_BYTES:
-            return self._drop_body(header)
-        if len(held) < PREFIX_BYTES + n_bytes:
+        n_bytes = message_bytes(self._held)
+        if self._n_missing:
             return None
-        body = bytes(held[_HEAD : PREFIX_BYTES + n_bytes])
-        del held[: PREFIX_BYTES + n_bytes]
-        return header, memoryview(body)
-
-    def _drop_body(self, header: AppHeader) -> tuple[AppHeader, memoryview] | None:
-        if not self._n_to_drop:
-            self._n_to_drop = header.body_len
-        n = min(self._n_to_drop, len(self._held) - _HEAD)
-        del self._held[_HEAD : _HEAD + n]
-        self._n_to_drop -= n
-        if self._n_to_drop:
-            return None
-        del self._held[:_HEAD]
-        return header, memoryview(b"")
+        header = parse_header(self._held[PREFIX_BYTES:], n_bytes)
+        self._n_missing = header.body_len
+        return header
 
     def queue(self, reply: bytes) -> None:
         """Send what the socket takes and keep the rest; ConnectionError when too much waits."""

@@ -40,7 +40,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         elif name == "admin":
             parser.add_argument(flag, action="extend", nargs="+", metavar="ENDPOINT", help=text)
         else:
-            parser.add_argument(flag, type=_number_or_text, metavar=_metavar(name), help=text)
+            is_number = kind is int or kind == int | None
+            read = _number_or_text if is_number else str
+            parser.add_argument(flag, type=read, metavar=_metavar(name), help=text)
 
 
 def settings_of(arguments: argparse.Namespace) -> WorkerSettings:

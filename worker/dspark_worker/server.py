@@ -57,16 +57,11 @@ class Server:
         self._admin_links: dict[int, AdminLink] = {}
         self._heard_at = self._tested_at = now()
         self._woken, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
         self._stopping = False
         self._poll = select.poll()
         for sock in (self._woken, data, *admin):
             self._poll.register(sock, _READ)
-
-    @property
-    def wake_fd(self) -> int:
-        """A byte written here wakes the server: a signal's (`signal.set_wakeup_fd`) or `stop`'s."""
-        self._wake.setblocking(False)
-        return self._wake.fileno()
 
     def stop(self) -> None:
         """Finish the message at hand, then return from `serve`. Safe in a signal handler."""
@@ -77,15 +72,13 @@ class Server:
     def serve(self) -> None:
         """Answer messages until `stop`, then close every socket."""
         while not self._stopping:
-            if self._spin_s and self._link is not None:
-                self._spin(self._link)
-            ready = dict(self._poll.poll(self._sleep_ms()))
+            # Between two spins everybody else gets a look, however busy the engine is.
+            heard = self._link is not None and self._spin(self._link)
+            ready = dict(self._poll.poll(0 if heard else self._sleep_ms()))
             if self._woken.fileno() in ready:
                 with contextlib.suppress(OSError):
                     self._woken.recv(4096)
-            elif self._data.fileno() in ready:
-                self._welcome_engine()
-            else:
+            elif self._data.fileno() not in ready or not self._welcome_engine():
                 self._hear(ready)
                 self._test_when_idle()
         self._close()
@@ -107,13 +100,19 @@ class Server:
 
     # --- the engine -------------------------------------------------------------------------------
 
-    def _welcome_engine(self) -> None:
-        """Newest wins: of all that wait the last one stays, and the one before it is closed."""
+    def _welcome_engine(self) -> bool:
+        """Newest wins: of all that wait the last one stays, and the one before it is closed.
+
+        False when none came after all.
+        """
+        came = False
         while (sock := accepted(self._data)) is not None:
+            came = True
             self._drop_engine("a newer connection came")
             self._link = DataLink(sock, self._buffer, self._now)
             self._poll.register(sock, _READ)
             self._desk.connected()
+        return came
 
     def _hear_engine(self, link: DataLink) -> None:
         """Receive; answer every whole message in order (R34); close when the framing is lost."""
@@ -139,16 +138,14 @@ class Server:
         self._desk.stats.took("wire", wire_s + self._heard_at - answered_at)
         link.consume()
 
-    def _spin(self, link: DataLink) -> None:
-        """Look at the socket again and again for `spin_us`, instead of sleeping at once."""
-        until = self._now() + self._spin_s
-        while self._now() < until and not self._stopping:
-            heard_at = self._heard_at
+    def _spin(self, link: DataLink) -> bool:
+        """Look at the socket again and again for `spin_us`; True when a message was answered."""
+        heard_at, until = self._heard_at, self._now() + self._spin_s
+        while self._spin_s and self._now() < until and not self._stopping:
             self._hear_engine(link)
-            if self._link is None:
-                return
-            if self._heard_at != heard_at:
-                until = self._heard_at + self._spin_s
+            if self._link is None or self._heard_at != heard_at:
+                break
+        return self._heard_at != heard_at
 
     def _drop_engine(self, reason: str) -> None:
         if self._link is None:
@@ -177,8 +174,9 @@ class Server:
             if events & select.POLLOUT:
                 link.flush()
             if events & _READ:
-                for header, body in link.receive():
-                    link.queue(self._desk.answer_admin(header, body, self._now()))
+                message = link.receive()
+                if message is not None:
+                    link.queue(self._desk.answer_admin(*message, self._now()))
         except WireError as error:
             self._desk.stats.count("framing_lost")
             log.debug("admin connection closed: framing lost: %s", error)

@@ -40,11 +40,18 @@ def bound(endpoint: Endpoint) -> socket.socket:
 
 
 def listening(sock: socket.socket) -> Endpoint:
-    """Start to listen; the endpoint with the port that was really taken."""
-    sock.listen(_BACKLOG)
-    sock.setblocking(False)
+    """Start to listen; the endpoint with the port that was really taken.
+
+    ListenError when another listener took a shared address since it was bound.
+    """
     host, port = sock.getsockname()[:2]
-    return Endpoint("tcp", host, port)
+    endpoint = Endpoint("tcp", host, port)
+    try:
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        raise ListenError(f"cannot listen on {endpoint}: {error.strerror or error}") from error
+    sock.setblocking(False)
+    return endpoint
 
 
 def accepted(listener: socket.socket) -> socket.socket | None:

@@ -1,0 +1,149 @@
+"""A real worker of this installation as a child: started, awaited, and ended whatever happens.
+
+Decides how long it may take to become ready, and what is known of one that dies. Refuses to import
+it: this process needs no torch.
+"""
+
+import json
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any, Final
+
+from dsparkctl.contract.endpoint import Endpoint, EndpointError, parse_endpoint
+from dsparkctl.net.transport import TransportError
+
+READY_S: Final = 120.0
+"""A cold disk and a first import of torch may take most of a minute."""
+
+_END_S: Final = 5.0
+_MAX_LINE_BYTES: Final = 1 << 16
+_TAIL_BYTES: Final = 4096
+_TAIL_LINES: Final = 10
+
+
+class WorkerDied(Exception):  # noqa: N818 -- what happened
+    """It ended, or never became ready; one line, and the last of what it said on stderr."""
+
+    def __init__(self, reason: str, last_lines: list[str]) -> None:
+        super().__init__(reason)
+        self.last_lines = last_lines
+
+
+@contextmanager
+def worker_process(
+    checkpoint: Path, receipt: Path | None, *, ready_s: float = READY_S
+) -> Iterator[Endpoint]:
+    """The data listener of a worker on free loopback ports, alive while the block runs.
+
+    WorkerDied when it does not become ready, or when a link broke because it ended meanwhile.
+    """
+    with TemporaryFile() as log, _ended_by_sigterm():
+        process = subprocess.Popen(
+            _command(checkpoint, receipt),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+        try:
+            yield _listener(process, log, ready_s)
+        except TransportError as error:
+            if _wait(process, 0.5):
+                raise WorkerDied(f"{error}: {_end_of(process)}", _tail(log)) from None
+            raise
+        finally:
+            _end(process)
+
+
+def _command(checkpoint: Path, receipt: Path | None) -> list[str]:
+    """`-P` keeps the folder we are called from out of its import path."""
+    proof = ["--identity-from-files"] if receipt is None else ["--receipt", str(receipt)]
+    listeners = ["--listen", "tcp://127.0.0.1:0", "--admin", "tcp://127.0.0.1:0"]
+    worker = [sys.executable, "-P", "-m", "dspark_worker", "serve", "--json"]
+    return [*worker, "--checkpoint", str(checkpoint), *proof, *listeners]
+
+
+def _listener(process: subprocess.Popen[bytes], log: IO[bytes], ready_s: float) -> Endpoint:
+    line = _first_line(process, log, ready_s)
+    try:
+        said = json.loads(line)
+        return parse_endpoint(said["listen"])
+    except (ValueError, KeyError, TypeError, EndpointError):
+        reason = f"the worker's ready line cannot be read: {line[:80]!a}"
+        raise WorkerDied(reason, _tail(log)) from None
+
+
+def _first_line(process: subprocess.Popen[bytes], log: IO[bytes], ready_s: float) -> bytes:
+    assert process.stdout is not None
+    end_s = time.monotonic() + ready_s
+    line = b""
+    while b"\n" not in line and len(line) < _MAX_LINE_BYTES:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0 or not select.select([process.stdout], [], [], left_s)[0]:
+            raise WorkerDied(f"the worker is not ready after {ready_s:g} s", _tail(log))
+        data = process.stdout.read1(4096)  # type: ignore[attr-defined]
+        if not data:
+            _wait(process, _END_S)
+            raise WorkerDied(f"the worker did not start: {_end_of(process)}", _tail(log))
+        line += data
+    return line
+
+
+def _end_of(process: subprocess.Popen[bytes]) -> str:
+    code = process.returncode
+    if code is None:
+        return "it closed its stdout"
+    return f"it ended with exit code {code}" if code >= 0 else f"it was ended by signal {-code}"
+
+
+def _tail(log: IO[bytes]) -> list[str]:
+    size = log.seek(0, 2)
+    log.seek(max(0, size - _TAIL_BYTES))
+    return log.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()[-_TAIL_LINES:]
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Politely, then not; nobody is left behind, also when the wait is interrupted."""
+    try:
+        process.terminate()
+        if not _wait(process, _END_S):
+            process.kill()
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Inside, SIGTERM unwinds like Ctrl-C, so that the child is ended too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
