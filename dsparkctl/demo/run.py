@@ -12,7 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from dsparkctl.contract.codes import CAN_MARGIN, WANT_MARGIN, EntryStatus, FrameStatus
+from dsparkctl.contract.codes import (
+    CAN_MARGIN,
+    NEW_GEN,
+    RESYNC,
+    WANT_MARGIN,
+    EntryStatus,
+    FrameStatus,
+)
 from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.contract.errors import WireError
 from dsparkctl.contract.messages import (
@@ -184,7 +191,9 @@ class _Engine:
             tally.n_rows += part.entry.n_rows
             tally.n_drafts += n_drafts
             tally.n_margins += n_drafts if reply.margin is not None else 0
-            tally.acts.update(_acts(part))
+            tally.acts[part.act.value] += 1
+            tally.acts["resyncs"] += bool(part.entry.req_flags & RESYNC)
+            tally.acts["requests"] += part.entry.req_flags & (NEW_GEN | RESYNC) == NEW_GEN
             tally.statuses[EntryStatus(status.status).name] += 1
         tally.round_trip_us.append(took_us)
         tally.worker_us.append(reply.head.worker_us)

@@ -30,13 +30,13 @@ _HIGH_BYTES: Final = bytes(byte & 0x83 | 0x3C for byte in range(256))
 
 
 class Act(Enum):
-    """What a request does in a round."""
+    """What a request does in a round; the value is its plural."""
 
-    PREFILL = "prefill"
+    PREFILL = "prefill chunks"
     """A chunk of the prompt; append only, but for the last one."""
-    DECODE = "decode"
+    DECODE = "decodes"
     """The rows of the accepted drafts and of the bonus token."""
-    ROLLBACK = "rollback"
+    ROLLBACK = "rollbacks"
     """The request comes back at a lower position and replays its window (§7.1)."""
 
 

@@ -37,7 +37,7 @@ def light_modules() -> list[str]:
     return rooms + [f"dspark_worker.{name}" for name in LIGHT_WORKER]
 
 
-def test_contract_rules_net_and_the_desk_import_without_typer_paramiko_rich_click_and_torch() -> None:
+def test_the_light_rooms_import_without_typer_paramiko_rich_click_and_torch() -> None:
     names = light_modules()
     assert len(names) > 30
     program = _PROGRAM.format(banned=BANNED, names=names)

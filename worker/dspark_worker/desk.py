@@ -43,6 +43,8 @@ from dsparkctl.state.window import EMPTY, VACANT, Bounds, Outcome, Slot, apply_e
 
 log = logging.getLogger(__name__)
 
+_MAX_F32 = (2 - 2**-23) * 2.0**127
+
 Part = TypeVar("Part", Append, DraftRequest)
 Answer = TypeVar("Answer")
 
@@ -168,7 +170,7 @@ class Desk:
         self.stats.count("hellos")
         log.info(
             "HELLO of %s: %s session %08x",
-            hello.client_name.decode("ascii", "replace") or "a client without a name",
+            ascii(hello.client_name.decode("ascii", "replace")),
             "new" if is_new else "known",
             header.session,
         )
@@ -333,18 +335,39 @@ class Desk:
         for (i, request), answer in zip(asked, answers, strict=True):
             if isinstance(answer, Exception):
                 answer = Fault(f"drafting failed: {answer!r}")
+            elif isinstance(answer, Draft) and (flaw := self._flaw(answer, request, want_margin)):
+                answer = Fault(flaw)
             if isinstance(answer, Fault):
                 log.warning("slot %d: INTERNAL: %s", request.slot, answer.reason)
             found[i] = answer
         return found
 
+    def _flaw(self, draft: Draft, request: DraftRequest, want_margin: bool) -> str:
+        """Why rank 0 would refuse the whole reply for this draft (§6.3, v1.4), or nothing."""
+        arrays = draft if want_margin else draft[:2]
+        if any(len(values) != self._own.num_spec for values in arrays):
+            return f"the draft has not {self._own.num_spec} positions"
+        # NaN fails every comparison.
+        if not all(0 <= token < self._own.vocab_size for token in draft.ids):
+            return f"draft ids {[*draft.ids]} outside the vocabulary"
+        if not all(0.0 <= value <= 1.0 for value in draft.confidence):
+            return f"confidences {[*draft.confidence]} outside 0 to 1"
+        if want_margin and not all(0.0 <= value <= _MAX_F32 for value in draft.margin):
+            return f"margins {[*draft.margin]}, expected finite values from 0 on"
+        if any(value for values in arrays for value in values[request.n_out :]):
+            return f"the draft goes on behind its {request.n_out} positions"
+        return ""
+
 
 def _each(
     parts: Sequence[Part], ask: Callable[[Sequence[Part]], Sequence[Answer]]
 ) -> list[Answer | Exception]:
-    """The answers to all parts at once, or, where that raises, to one part after the other."""
+    """The answers to all parts at once, or, where that fails, to one part after the other."""
     try:
-        return list(ask(parts))
+        answers: list[Answer | Exception] = list(ask(parts))
+        if len(answers) != len(parts):
+            raise ValueError(f"{len(answers)} answers to {len(parts)} entries")
+        return answers
     except Exception as error:
         if len(parts) == 1:
             log.debug("the drafter raised", exc_info=True)

@@ -6,8 +6,12 @@ while, with the count of what was left out: the log never grows with the rounds.
 
 import json
 import logging
+import os
+import select
 import sys
 import time
+from pathlib import Path
+from typing import TextIO
 
 _REPEAT_S = 10.0
 
@@ -21,7 +25,9 @@ class Sparse(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         passed_at, n_eaten = self._seen.get(record.msg, (-_REPEAT_S, 0))
-        if record.levelno < logging.INFO or record.created - passed_at >= _REPEAT_S:
+        # A clock that was set back must not silence anybody.
+        is_repeat = 0 <= record.created - passed_at < _REPEAT_S
+        if record.levelno < logging.INFO or not is_repeat:
             self._seen[record.msg] = (record.created, 0)
             if n_eaten:
                 record.msg = f"{record.msg} (and {n_eaten} more like it)"
@@ -46,9 +52,22 @@ class JsonLines(logging.Formatter):
         return json.dumps(fields)
 
 
+class Unhindered(logging.StreamHandler[TextIO]):
+    """Drops what the stream would not take now: a pipe that nobody reads must not stop rounds."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if select.select((), (self.stream,), (), 0)[1]:
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- logging's name
+        """The reader is gone: there is nobody to tell."""
+
+
 def configure(*, as_json: bool) -> None:
     """Send the process's log to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+    if sys.stderr is None:  # closed by whoever started us: 2 must not become a socket's number
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 -- for the process's whole life
+    handler = Unhindered(sys.stderr)
     handler.addFilter(Sparse())
     if as_json:
         handler.setFormatter(JsonLines())

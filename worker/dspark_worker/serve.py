@@ -43,6 +43,7 @@ class LoadError(Exception):
 
 def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
     """Serve until SIGTERM (exit status 0) or SIGINT (130); every reason not to start is raised."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     data = bound(settings.listen)
     admin = [bound(endpoint) for endpoint in settings.admin]
     own, chosen = _load(settings)
@@ -57,15 +58,21 @@ def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
     if reason := self_test.run():
         raise LoadError(f"{settings.checkpoint}: self-test draft failed: {reason}")
     desk.stats.self_tested(True, _now())
-    server = Server(
-        desk,
-        self_test,
-        data=data,
-        admin=admin,
-        max_message_bytes=_max_message_bytes(own),
-        spin_us=settings.spin_us,
-        now=_now,
-    )
+    n_bytes = _max_message_bytes(own)
+    try:
+        server = Server(
+            desk,
+            self_test,
+            data=data,
+            admin=admin,
+            max_message_bytes=n_bytes,
+            spin_us=settings.spin_us,
+            now=_now,
+        )
+    except OSError as error:
+        raise LoadError(
+            f"no memory for messages of {n_bytes} bytes: lower --max-rows-per-step"
+        ) from error
     caught = _stop_on_signals(server)
     _say_ready(own, chosen, listening(data), [listening(s) for s in admin], as_json=ready_as_json)
     server.serve()
@@ -95,13 +102,13 @@ def _load(settings: WorkerSettings) -> tuple[Hello, Chosen]:
 
 
 def _max_message_bytes(own: Hello) -> int:
-    """The longest STEP these terms allow, and never less than §5's 16 MiB (R33)."""
+    """The longest STEP these terms allow, never less than §5's 16 MiB (R33), within its u32."""
     step = HEADER_BYTES + rows_offset(own.max_slots) + own.max_rows_per_step * own.row_bytes
-    return max(MAX_MESSAGE_BYTES, step)
+    return min(max(MAX_MESSAGE_BYTES, step), 0xFFFFFFFF)
 
 
 def _stop_on_signals(server: Server) -> list[int]:
-    """SIGTERM and SIGINT finish the round; SIGHUP does nothing. The list fills as they come."""
+    """SIGTERM and SIGINT finish the round. The list fills as they come."""
     caught: list[int] = []
 
     def stop(number: int, _frame: object) -> None:
@@ -110,7 +117,6 @@ def _stop_on_signals(server: Server) -> list[int]:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return caught
 
 

@@ -1,0 +1,54 @@
+"""docs/cli.md, made of the commands' own help: `python -m tests.house.cli_reference`."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import typer
+
+from dspark_worker import options, replay_command
+from dsparkctl.cli.app import COMMANDS, PROGRAM
+
+_COLUMNS = 100
+
+
+def rendered() -> str:
+    """Every command's help, in the order of `dsparkctl --help`."""
+    os.environ["COLUMNS"] = str(_COLUMNS)
+    parts = [
+        "# The commands\n\nMade of the commands' own `--help`; a test holds the two together.\n"
+    ]
+    for name, entry in COMMANDS.items():
+        texts = _worker_help() if name == "worker" else _help(import_module(entry.module).app, name)
+        parts += [f"## {title}\n```\n{text.strip()}\n```\n" for title, text in texts]
+    return "\n".join(parts)
+
+
+def _help(app: typer.Typer, name: str) -> Iterator[tuple[str, str]]:
+    yield from _walk(typer.main.get_command(app), f"{PROGRAM} {name}")
+
+
+def _walk(command: Any, path: str) -> Iterator[tuple[str, str]]:
+    commands = getattr(command, "commands", {})
+    if not commands:
+        context = command.make_context(path, [], resilient_parsing=True, terminal_width=_COLUMNS)
+        yield path, command.get_help(context)
+    for name, one in commands.items():
+        yield from _walk(one, f"{path} {name}")
+
+
+def _worker_help() -> Iterator[tuple[str, str]]:
+    for name, room in (("serve", options), ("replay", replay_command)):
+        path = f"{PROGRAM} worker {name}"
+        parser = argparse.ArgumentParser(
+            prog=path,
+            formatter_class=lambda prog: argparse.HelpFormatter(prog, width=_COLUMNS),
+        )
+        room.add_flags(parser)
+        yield path, parser.format_help()
+
+
+if __name__ == "__main__":
+    print(rendered(), end="")  # noqa: T201 -- this program's purpose
