@@ -14,11 +14,11 @@ from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.group import new_app
 from dsparkctl.cli.spread import summary
 from dsparkctl.contract.endpoint import Endpoint, parse_endpoint
-from dsparkctl.demo.play import DemoError, HelloMismatch, Played, play
+from dsparkctl.demo.play import DemoError, HelloRefused, Played, play
 from dsparkctl.demo.script import rounds
 from dsparkctl.demo.terms import EMBEDDED, Terms, terms_of
 from dsparkctl.demo.worker_process import WorkerDied, worker_process
-from dsparkctl.net.transport import TransportError
+from dsparkctl.net.transport import NotInThisBuild, TransportError
 
 app = new_app()
 
@@ -61,8 +61,10 @@ def _failures() -> Iterator[None]:
         for line in error.last_lines:
             render.note(f"  {line}")
         raise Stop(Exit.FAILED, str(error)) from None
-    except HelloMismatch as error:
+    except HelloRefused as error:
         raise Stop(Exit.MISMATCH, str(error)) from None
+    except NotInThisBuild as error:
+        raise Stop(Exit.USAGE, str(error)) from None
     except (DemoError, TransportError) as error:
         raise Stop(Exit.FAILED, str(error)) from None
 

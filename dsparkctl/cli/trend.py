@@ -141,13 +141,13 @@ def _self_test(stats: Mapping[str, Any]) -> str:
 
 def _session(stats: Mapping[str, Any]) -> str:
     session = stats.get("session")
-    if type(session) is not int:
+    if type(session) is not int or not 0 <= session < 1 << 32:
         return UNKNOWN
     return f"{session:08x}" if session else "none"
 
 
 def _percent(value: Any) -> str:
-    return f"{value:.1%}" if type(value) in (int, float) else UNKNOWN
+    return f"{value:.1%}" if type(value) in (int, float) and 0 <= value <= 1 else UNKNOWN
 
 
 def _shown(value: Any) -> str:
@@ -158,7 +158,7 @@ def _shown(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case float():
-            return f"{value:.1f}"
+            return f"{value:.1f}" if abs(value) < 1e15 else f"{value:g}"
         case str():
             return value[:80]
         case _:

@@ -45,6 +45,14 @@ class Look(NamedTuple):
         return started_again(self.before, self.now)
 
 
+class _Read(NamedTuple):
+    """A look that brought a reading."""
+
+    before: Reading | None
+    now: Reading
+    started_again: bool
+
+
 def look_once(endpoint: Endpoint, timeout_s: float) -> dict[str, Any]:
     """The STATS object; every failure is a Stop."""
     link = _dial(endpoint, timeout_s)
@@ -95,28 +103,32 @@ def _stats(link: Link, timeout_s: float) -> dict[str, Any]:
 
 
 def show_json(endpoint: Endpoint, found: Iterable[Look]) -> None:
-    """An object a look: the STATS keys, `time`, `rates`, `started_again`; or `time`, `error`."""
-    for look in found:
-        if look.now is None:
-            render.json_line({"time": _utc(), "endpoint": str(endpoint), "error": look.failure})
-        else:
-            ours = {"rates": rates(look.before, look.now), "started_again": look.started_again}
-            render.json_line({"time": _utc(), **look.now.stats, **ours})
+    """An object a reading on stdout: the STATS keys, `time`, `rates` and `started_again`."""
+    for look in _readings(endpoint, found):
+        ours = {"rates": rates(look.before, look.now), "started_again": look.started_again}
+        render.json_line({"time": _utc(), **look.now.stats, **ours})
 
 
 def show_lines(endpoint: Endpoint, found: Iterable[Look]) -> None:
-    """A line a look, for a log; an outage is said when it begins and when it is over."""
-    was_failing = False
+    """A line a reading on stdout, for a log."""
+    for look in _readings(endpoint, found):
+        render.data(f"{_utc()} {one_line(look.before, look.now)}")
+
+
+def _readings(endpoint: Endpoint, found: Iterable[Look]) -> Iterator[_Read]:
+    """The looks that brought a reading; an outage is said on stderr when it begins and ends."""
+    is_failing = False
     for look in found:
         if look.now is None:
-            if not was_failing:
-                render.data(f"{_utc()} {look.failure}; trying again")
-        else:
-            if look.started_again or was_failing:
-                said = _AGAIN if look.started_again else "the worker answers again"
-                render.data(f"{_utc()} {endpoint}: {said}")
-            render.data(f"{_utc()} {one_line(look.before, look.now)}")
-        was_failing = look.now is None
+            if not is_failing:
+                render.note(f"{_utc()} {look.failure}; trying again")
+            is_failing = True
+            continue
+        if look.started_again or is_failing:
+            said = _AGAIN if look.started_again else "the worker answers again"
+            render.note(f"{_utc()} {endpoint}: {said}")
+        is_failing = False
+        yield _Read(look.before, look.now, look.started_again)
 
 
 def show_live(endpoint: Endpoint, found: Iterable[Look]) -> None:

@@ -35,8 +35,8 @@ class DemoError(Exception):
     """The worker did not do what the contract asks of it; one line."""
 
 
-class HelloMismatch(DemoError):
-    """The worker drafts for another checkpoint or on other terms; one line with both sides."""
+class HelloRefused(DemoError):  # noqa: N818 -- what happened
+    """The worker does not want this client: another checkpoint, other terms, or no session here."""
 
 
 @dataclass
@@ -112,22 +112,22 @@ class _Engine:
         if status or answer is None:
             raise self._not_welcome(status, answer)
         if differs := _differences(self._hello, answer):
-            raise HelloMismatch(f"{self._endpoint}: HELLO was accepted, but {differs}")
+            raise HelloRefused(f"{self._endpoint}: HELLO was accepted, but {differs}")
         self._has_margin = bool(answer.capabilities & CAN_MARGIN)
         self._played.worker_name = answer.worker_name.decode("ascii", "replace")
 
-    def _not_welcome(self, status: int, answer: HelloReply | None) -> DemoError:
+    def _not_welcome(self, status: int, answer: HelloReply | None) -> HelloRefused:
         known = {code.value: code.name for code in FrameStatus}
         said = f"{self._endpoint}: HELLO was refused with {known.get(status, f'status {status}')}"
         match status:
             case FrameStatus.IDENTITY_MISMATCH | FrameStatus.CONFIG_MISMATCH:
                 differs = _differences(self._hello, answer) if answer else ""
-                return HelloMismatch(f"{said}: {differs or 'its log says which value differs'}")
+                return HelloRefused(f"{said}: {differs or 'its log says which value differs'}")
             case FrameStatus.BAD_VERSION:
-                return HelloMismatch(f"{said}: install the same release on both sides")
+                return HelloRefused(f"{said}: install the same release on both sides")
             case FrameStatus.UNSUPPORTED_OP:
-                return DemoError(f"{said}: is this an admin listener? name the data listener")
-        return DemoError(said)
+                return HelloRefused(f"{said}: is this an admin listener? name the data listener")
+        return HelloRefused(said)
 
     def round(self, step_id: int, part: Round) -> None:
         """One STEP; every other one asks for margins."""

@@ -1,158 +1,185 @@
-"""What the demo's engine does, round by round: a story that a seed tells (§7.1, §7.3, §7.4).
+"""What the demo's engine asks of the worker: a seed becomes rounds, each with what must come back.
 
-Decides which requests there are, what each sends, and the tap rows themselves (random finite
-bf16). Every slot prefills in chunks, decodes, comes back lower once, finishes, and is reused; once
-in the middle the connection is lost, and every slot resyncs from the copy kept here. As with SWA
-bounded replay (C24), no request that needs drafts ever has a short window.
+Decides the play: several requests with prompts in chunks, drafts accepted to a varying depth, a
+request that comes back at a lower position, slots that change hands, and one reconnect after which
+every window is sent again from the engine's own copy (§7.1, §7.4). Refuses to know a socket. Pure:
+the same seed gives the same bytes.
 
-Pure: it sends nothing, and what the worker drafts does not change the story, since how many drafts
-a target would accept is thrown with the same dice.
+As on a Spark with bounded replay on, no window is ever short when drafts are asked for (C24).
 """
 
+import random
 from collections.abc import Iterator
-from enum import Enum
-from random import Random
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from dsparkctl.contract.codes import NEED_DRAFT, NEW_GEN, RESYNC
 from dsparkctl.contract.records import Hello, ReqEntry
 from dsparkctl.contract.serial import following
-from dsparkctl.state.window import EMPTY, extended
+from dsparkctl.state.window import VACANT, Bounds, Outcome, Slot, apply_entry
 
-_FIRST_GENERATION: Final = 0xFFFFFFFE
-"""Shortly before the wrap (§7.1), so that reuse passes it."""
-
-_TAKES_PART: Final = 0.85
-"""How likely a slot is in a round's batch."""
+_ACCEPTED: Final = 0.75
+"""Chance that a draft is accepted, given that all before it were."""
+_SITS_OUT: Final = 0.1
+"""Chance that a request is not in the batch of a round."""
+_FEW_OUT: Final = 0.25
+"""Chance that the engine will not look at the last draft position (n_out = N − 1)."""
 
 _HIGH_BYTES: Final = bytes(byte & 0x83 | 0x3C for byte in range(256))
-"""The upper byte of a bf16 of either sign with a magnitude from 2**-7 to 2: never NaN or inf."""
+"""The upper byte of a bf16 that is neither NaN nor infinite, nor so large that sums overflow."""
 
 
-class Act(Enum):
-    """What a request does in a round; the value is its plural."""
+class Kind(StrEnum):
+    """What an entry is to the engine."""
 
     PREFILL = "prefill chunks"
-    """A chunk of the prompt; append only, but for the last one."""
     DECODE = "decodes"
-    """The rows of the accepted drafts and of the bonus token."""
     ROLLBACK = "rollbacks"
-    """The request comes back at a lower position and replays its window (§7.1)."""
-
-
-class Part(NamedTuple):
-    """One request's part of a round."""
-
-    entry: ReqEntry
-    rows: bytes
-    act: Act
+    START = "requests started"
+    RESYNC = "resyncs"
 
 
 class Round(NamedTuple):
-    """One STEP to be; `reconnect`: the connection is given up before it."""
+    """One STEP and what it must come to, by the rules of §7.2."""
 
-    parts: tuple[Part, ...]
-    want_margin: bool
-    reconnect: bool
+    entries: tuple[ReqEntry, ...]
+    rows: bytes
+    """The row block: bf16 values, entry by entry."""
+    kinds: tuple[Kind, ...]
+    expected: tuple[Outcome, ...]
+    reconnects: bool
+    """Whether the connection is dropped first, so that this round starts on a new one."""
 
 
-def rounds(hello: Hello, n_rounds: int, seed: int) -> Iterator[Round]:
-    """The story under these HELLO terms; the same seed tells it again byte by byte."""
-    dice = Random(seed)
-    slots = [_Slot(slot, hello, dice) for slot in range(hello.max_slots)]
+def rounds(seed: int, n_rounds: int, hello: Hello) -> Iterator[Round]:
+    """The play of one seed, for a worker with these terms; the reconnect comes half-way."""
+    chance = random.Random(seed)
+    seats = [_Seat(number, hello, chance) for number in range(hello.max_slots)]
     for i in range(n_rounds):
-        reconnect = i > 0 and i == n_rounds // 2
-        for slot in slots:
-            slot.is_dirty |= reconnect
-        batch = [slot for slot in slots if dice.random() < _TAKES_PART] or slots[:1]
-        # As a depth schedule does, full batches ask for one draft less (§6.3, n_out).
-        n_out = hello.num_spec - 1 if len(batch) >= 3 and hello.num_spec > 1 else 0
-        yield Round(tuple(slot.advance(n_out) for slot in batch), i % 2 == 1, reconnect)
+        reconnects = i == n_rounds // 2 and i > 0
+        for seat in seats if reconnects else ():
+            seat.is_dirty = seat.slot != VACANT
+        batch = [seat for seat in seats if chance.random() >= _SITS_OUT] or seats[:1]
+        chance.shuffle(batch)
+        entries, blocks, kinds, expected = zip(*(seat.turn() for seat in batch), strict=True)
+        yield Round(entries, b"".join(blocks), kinds, expected, reconnects)
 
 
-class _Slot:
-    """A slot's requests, one after the other, and the copy of the window that rank 0 keeps."""
+class _Turn(NamedTuple):
+    entry: ReqEntry
+    rows: bytes
+    kind: Kind
+    expected: Outcome
 
-    def __init__(self, slot: int, hello: Hello, dice: Random) -> None:
-        self._slot = slot
-        self._hello = hello
-        self._dice = dice
-        self._generation = _FIRST_GENERATION
+
+class _Seat:
+    """A slot as the engine sees it: the request that owns it, and its ring of rows (§7.3)."""
+
+    def __init__(self, number: int, hello: Hello, chance: random.Random) -> None:
+        self.slot: Slot = VACANT
         self.is_dirty = False
-        self._start()
+        self._number = number
+        self._hello = hello
+        self._chance = chance
+        self._bounds = Bounds(hello.window, hello.vocab_size, hello.max_model_len)
+        self._ring: dict[int, bytes] = {}
+        self._generation = chance.getrandbits(32)
+        self._n_verified = 0
+        self._pos = 0
+        self._prompt_end_pos = 0
+        self._n_decodes_left = 0
+        self._decodes_until_rollback = 0
 
-    def _start(self) -> None:
-        """Another request takes the slot: a new generation, nothing held (§7.1)."""
-        hello, dice = self._hello, self._dice
-        self._generation = following(self._generation)
-        self._is_new, self.is_dirty = True, False
-        self._window, self._copy = EMPTY, dict[int, bytes]()
-        self._next_pos = 0
-        self._n_prompt = dice.randint(1, max(1, min(4 * hello.window, hello.max_model_len // 2)))
-        self._n_decodes_left = dice.randint(5, 10)
-        self._rolls_back_at = dice.randint(1, 3)
-        self._n_drafts = 0
-
-    def advance(self, n_out: int) -> Part:
-        """The request's next part; a finished one makes room first."""
-        if self._is_finished():
-            self._start()
-        act, first_pos, n_rows = self._choose()
-        flags = 0 if act is Act.PREFILL and first_pos + n_rows < self._n_prompt else NEED_DRAFT
-        k_window = self._n_drafts if act is Act.DECODE else 0
-        self._keep(first_pos, n_rows)
-        if self._is_new:
+    def turn(self) -> _Turn:
+        """The next entry of this slot; the slot and the ring are then as after it."""
+        kind, first_pos, n_rows = self._next_rows()
+        for pos in range(first_pos, first_pos + n_rows):
+            self._ring[pos % self._hello.window] = self._row()
+        self._pos = first_pos + n_rows
+        is_done = self._pos >= self._prompt_end_pos
+        n_out = self._hello.num_spec - 1 if self._chance.random() < _FEW_OUT else 0
+        flags = NEED_DRAFT if is_done else 0
+        if kind is Kind.START:
             flags |= NEW_GEN
-        elif self.is_dirty:
-            flags |= NEW_GEN | RESYNC
-            first_pos = max(self._window.lo, self._next_pos - self._hello.window)
-        n_rows = self._next_pos - first_pos
-        self._is_new = self.is_dirty = False
-        self._n_drafts = (n_out or self._hello.num_spec) if flags & NEED_DRAFT else 0
+        n_verified, self._n_verified = self._n_verified, n_out or self._hello.num_spec
         entry = ReqEntry(
-            slot=self._slot,
+            slot=self._number,
             req_flags=flags,
-            k_window=k_window,
-            n_out=n_out,
+            k_window=n_verified if kind is Kind.DECODE else 0,
+            n_out=n_out if is_done else 0,
             generation=self._generation,
             first_pos=first_pos,
             n_rows=n_rows,
-            anchor_token=self._dice.randrange(self._hello.vocab_size),
-            anchor_pos=self._next_pos,
+            anchor_token=self._chance.randrange(self._hello.vocab_size),
+            anchor_pos=self._pos,
         )
-        rows = b"".join(self._copy[pos] for pos in range(first_pos, self._next_pos))
-        return Part(entry, rows, act)
+        if self.is_dirty:
+            kind, entry = Kind.RESYNC, self._whole_window(entry)
+        expected = apply_entry(self.slot, entry, self._bounds)
+        self.slot, self.is_dirty = expected.slot, False
+        sent = range(entry.first_pos, entry.anchor_pos)
+        return _Turn(
+            entry, b"".join(self._ring[p % self._hello.window] for p in sent), kind, expected
+        )
 
-    def _is_finished(self) -> bool:
-        is_full = self._next_pos + self._hello.num_spec + 1 > self._hello.max_model_len
-        return self._next_pos >= self._n_prompt and (is_full or not self._n_decodes_left)
-
-    def _choose(self) -> tuple[Act, int, int]:
-        """What comes next, its first position and its number of rows (at most W)."""
-        dice, width = self._dice, self._hello.window
-        if self._next_pos < self._n_prompt:
-            chunk = min(self._n_prompt - self._next_pos, dice.randint(1, 2 * width))
-            n_rows = min(chunk, width)  # only a chunk's last W rows are worth sending
-            return Act.PREFILL, self._next_pos + chunk - n_rows, n_rows
+    def _next_rows(self) -> tuple[Kind, int, int]:
+        """What comes next, the position of its first row, and how many rows (at most W)."""
+        chance, width = self._chance, self._hello.window
+        kind = Kind.PREFILL
+        if self._is_over():
+            self._change_hands()
+            kind = Kind.START
+        if self._pos < self._prompt_end_pos:
+            chunk = min(self._prompt_end_pos - self._pos, chance.randint(1, 2 * width))
+            n_rows = min(chunk, width)  # a window never sees more than a chunk's last W rows
+            return kind, self._pos + chunk - n_rows, n_rows
         self._n_decodes_left -= 1
-        if self._n_decodes_left == self._rolls_back_at:
-            end_pos = dice.randint(self._n_prompt, self._next_pos - 1)
+        self._decodes_until_rollback -= 1
+        if not self._decodes_until_rollback:
+            # The request comes back lower, and bounded replay sends the whole window before it.
+            end_pos = chance.randint(self._prompt_end_pos, self._pos - 1)
             n_rows = min(end_pos, width)
-            return Act.ROLLBACK, end_pos - n_rows, n_rows
-        return Act.DECODE, self._next_pos, 1 + dice.randint(0, min(self._n_drafts, width - 1))
+            return Kind.ROLLBACK, end_pos - n_rows, n_rows
+        return Kind.DECODE, self._pos, 1 + self._n_accepted()
 
-    def _keep(self, first_pos: int, n_rows: int) -> None:
-        """Rank 0's ring: the same rule of `[lo, hi]` (§7.3)."""
-        self._window = extended(self._window, first_pos, n_rows, self._hello.window)
-        for pos in range(first_pos, first_pos + n_rows):
-            self._copy[pos] = _tap_row(self._dice, self._hello.row_bytes)
-        self._copy = {
-            p: row for p, row in self._copy.items() if self._window.lo <= p <= self._window.hi
-        }
-        self._next_pos = first_pos + n_rows
+    def _is_over(self) -> bool:
+        """Nobody was here yet, the request is finished, or the next rows would not fit."""
+        is_full = self._pos + self._hello.num_spec + 1 > self._hello.max_model_len
+        return self._pos >= self._prompt_end_pos and (is_full or not self._n_decodes_left)
 
+    def _change_hands(self) -> None:
+        """Another request owns the slot: the next generation, and nothing held (§7.1)."""
+        chance, hello = self._chance, self._hello
+        self._generation = following(self._generation)
+        self._ring.clear()
+        self.is_dirty = False
+        self._pos = 0
+        self._prompt_end_pos = chance.randint(
+            1, max(1, min(4 * hello.window, hello.max_model_len // 2))
+        )
+        self._n_decodes_left = chance.randint(6, 12)
+        self._decodes_until_rollback = chance.randint(2, 5)
 
-def _tap_row(dice: Random, row_bytes: int) -> bytes:
-    row = bytearray(dice.randbytes(row_bytes))
-    row[1::2] = row[1::2].translate(_HIGH_BYTES)
-    return bytes(row)
+    def _n_accepted(self) -> int:
+        """Of the drafts that were verified, how many the target took; each hangs on the last."""
+        n = 0
+        while (
+            n < min(self._n_verified, self._hello.window - 1) and self._chance.random() < _ACCEPTED
+        ):
+            n += 1
+        return n
+
+    def _row(self) -> bytes:
+        """A tap row of bf16 values of either sign between 2**-7 and 2."""
+        row = bytearray(self._chance.randbytes(self._hello.row_bytes))
+        row[1::2] = row[1::2].translate(_HIGH_BYTES)
+        return bytes(row)
+
+    def _whole_window(self, entry: ReqEntry) -> ReqEntry:
+        """§7.4: the same entry with the slot's window from the ring, this round's rows included."""
+        held = apply_entry(self.slot, entry, self._bounds).slot.window
+        return entry._replace(
+            req_flags=entry.req_flags | NEW_GEN | RESYNC,
+            first_pos=held.lo,
+            n_rows=held.hi - held.lo + 1,
+        )

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -24,6 +24,7 @@ READY_S: Final = 120.0
 """A cold disk and a first import of torch may take most of a minute."""
 
 _END_S: Final = 5.0
+_INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM)
 _MAX_LINE_BYTES: Final = 1 << 16
 _TAIL_BYTES: Final = 4096
 _TAIL_LINES: Final = 10
@@ -45,7 +46,7 @@ def worker_process(
 
     WorkerDied when it does not become ready, or when a link broke because it ended meanwhile.
     """
-    with TemporaryFile() as log, _ended_by_sigterm():
+    with TemporaryFile() as log, _interruptible() as allow_interrupts:
         process = subprocess.Popen(
             _command(checkpoint, receipt),
             stdin=subprocess.DEVNULL,
@@ -53,6 +54,7 @@ def worker_process(
             stderr=log,
         )
         try:
+            allow_interrupts()
             yield _listener(process, log, ready_s)
         except TransportError as error:
             if _wait(process, 0.5):
@@ -133,17 +135,31 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM unwinds like Ctrl-C, so that the child is ended too."""
+def _interruptible() -> Iterator[Callable[[], None]]:
+    """Inside, SIGTERM unwinds like Ctrl-C; neither does before the block calls what it is given.
+
+    A signal while the child starts, before its pid is known, would leave it behind.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
+    caught: list[int] = []
+    is_allowed = False
 
-    def interrupt(_number: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
+    def interrupt(number: int, _frame: Any) -> None:
+        caught.append(number)
+        if is_allowed:
+            raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    def allow() -> None:
+        nonlocal is_allowed
+        is_allowed = True
+        if caught:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _INTERRUPTS}
     try:
-        yield
+        yield allow
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, action in before.items():
+            signal.signal(number, action)

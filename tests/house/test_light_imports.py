@@ -1,4 +1,4 @@
-"""Who installs what (ARCHITECTURE): a Spark has no typer, paramiko, rich, click; a probe no torch."""
+"""Who installs what: a Spark has no typer, paramiko, rich or click; a laptop no torch."""
 
 import subprocess
 import sys

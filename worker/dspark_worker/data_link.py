@@ -108,9 +108,8 @@ class DataLink:
 
     def send(self, reply: bytes) -> None:
         """Prefix and reply; OSError when the peer does not take them."""
-        n_sent = self.sock.sendmsg((prefix(len(reply)), reply))
-        if n_sent < PREFIX_BYTES + len(reply):
-            self.sock.sendall((prefix(len(reply)) + reply)[n_sent:])
+        if self.sock.sendmsg((prefix(len(reply)), reply)) < PREFIX_BYTES + len(reply):
+            raise TimeoutError(f"the peer did not take its reply for {_SEND_S:g} s")
 
     def close(self) -> None:
         self.sock.close()

@@ -7,13 +7,22 @@ Decides how flags and a file come together (a flag wins). What a value may be is
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 
 from dsparkctl.config.fleet import WorkerSettings
 from dsparkctl.config.source import load_fleet
+
+
+_METAVARS = {
+    "checkpoint": "DIR",
+    "receipt": "FILE",
+    "markov": "FILE",
+    "listen": "ENDPOINT",
+    "device": "cpu|cuda:N",
+}
 
 
 class UsageError(Exception):
@@ -31,7 +40,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for name, field in WorkerSettings.model_fields.items():
         flag = "--" + name.replace("_", "-")
         kind = field.annotation
-        text = f"{field.description}"
+        text = (field.description or "").replace("null:", "by itself")
         if field.default not in (None, PydanticUndefined, False):
             text += f" (default: {_shown(field.default)})"
         text = text.replace("%", "%%")
@@ -42,7 +51,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         else:
             is_number = kind is int or kind == int | None
             read = _number_or_text if is_number else str
-            parser.add_argument(flag, type=read, metavar=_metavar(name), help=text)
+            parser.add_argument(flag, type=read, metavar=_metavar(name, kind), help=text)
 
 
 def settings_of(arguments: argparse.Namespace) -> WorkerSettings:
@@ -81,10 +90,12 @@ def _number_or_text(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdecimal() else text
 
 
-def _metavar(name: str) -> str:
-    if name in ("checkpoint", "receipt", "markov"):
-        return "DIR" if name == "checkpoint" else "FILE"
-    return "ENDPOINT" if name == "listen" else "VALUE"
+def _metavar(name: str, kind: Any) -> str:
+    """The words that a key may hold, where there are but a few; else what kind of value it is."""
+    words = [word for part in (kind, *get_args(kind)) for word in get_args(part) if word]
+    if words and all(isinstance(word, str) for word in words):
+        return "|".join(dict.fromkeys(words))
+    return _METAVARS.get(name, "N")
 
 
 def _shown(default: object) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dsparkctl.contract.endpoint import Endpoint
-from dsparkctl.contract.framing import HEADER_BYTES, PREFIX_BYTES, prefix
+from dsparkctl.contract.framing import PREFIX_BYTES, prefix
 from dsparkctl.contract.messages import frame, parse_header
 
 Behaviour = Callable[[socket.socket], None]
@@ -95,6 +95,3 @@ def _exactly(sock: socket.socket, n_bytes: int) -> bytes:
             raise ConnectionResetError
         data += part
     return bytes(data)
-
-
-assert HEADER_BYTES == 32
