@@ -15,7 +15,6 @@ from pydantic_core import PydanticUndefined
 from dsparkctl.config.fleet import WorkerSettings
 from dsparkctl.config.source import load_fleet
 
-
 _METAVARS = {
     "checkpoint": "DIR",
     "receipt": "FILE",
@@ -92,10 +91,9 @@ def _number_or_text(text: str) -> int | str:
 
 def _metavar(name: str, kind: Any) -> str:
     """The words that a key may hold, where there are but a few; else what kind of value it is."""
-    words = [word for part in (kind, *get_args(kind)) for word in get_args(part) if word]
-    if words and all(isinstance(word, str) for word in words):
-        return "|".join(dict.fromkeys(words))
-    return _METAVARS.get(name, "N")
+    parts = (kind, *get_args(kind))
+    words = [word for part in parts for word in get_args(part) if isinstance(word, str)]
+    return "|".join(words) or _METAVARS.get(name, "N")
 
 
 def _shown(default: object) -> str:
