@@ -10,7 +10,7 @@ import struct
 
 from dsparkctl.contract.endpoint import Endpoint
 
-_BACKLOG = 16
+_BACKLOG = 128
 
 
 class ListenError(Exception):

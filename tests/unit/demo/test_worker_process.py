@@ -104,9 +104,11 @@ def test_a_child_that_ignores_sigterm_is_killed(
 ) -> None:
     monkeypatch.setattr(module, "_END_S", 0.2)
     script(monkeypatch, child, "import signal; signal.signal(15, signal.SIG_IGN)", READY, SLEEP)
+    began_s = time.monotonic()
     with worker_process(Path(), None):
         pass
     assert is_gone(child)
+    assert time.monotonic() - began_s < 20
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
