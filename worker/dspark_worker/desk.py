@@ -1,28 +1,23 @@
 """The heart of the worker, without a socket: one message in, one reply out (§6, §7).
 
-Decides what every well-framed message is answered with, in the order of R36, and keeps the session
-and the slots. Refuses to know how bytes arrive, and what a drafter does with rows. Time comes from
-the clock it is given.
-
-One entry's fault never reaches another entry (R29): where a batch of the drafter fails as a whole,
-the entries are asked again one by one.
+Decides what every well-framed message is answered with, in the order of R36, and keeps the session.
+Refuses to know how bytes arrive, and what a STEP does to the slots: that is `rounds`. Time comes
+from the clock it is given.
 """
 
 import json
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
-from dspark_worker.drafter import Append, Draft, Drafter, DraftRequest, Fault
+from dspark_worker.drafter import Drafter
+from dspark_worker.rounds import Rounds
 from dspark_worker.stats import Stats
 from dsparkctl.contract.codes import (
     CAN_MARGIN,
     CAN_TAPS_BF16,
     HAS_MARGIN,
-    NEED_DRAFT,
     VERSION,
-    WANT_MARGIN,
-    EntryStatus,
     FrameStatus,
     Op,
 )
@@ -30,23 +25,17 @@ from dsparkctl.contract.errors import WireError
 from dsparkctl.contract.layout import pack
 from dsparkctl.contract.messages import (
     Limits,
-    Step,
     frame,
     parse_hello,
     parse_reset,
     parse_step,
     step_reply_frame,
 )
-from dsparkctl.contract.records import AppHeader, Hello, HelloReply, ReplyHeader, ReqStatus
+from dsparkctl.contract.records import AppHeader, Hello, HelloReply, ReplyHeader
 from dsparkctl.state.session import PROTO, Session, judge_frame, judge_hello, opened
-from dsparkctl.state.window import EMPTY, VACANT, Bounds, Outcome, Slot, apply_entry
+from dsparkctl.state.window import EMPTY
 
 log = logging.getLogger(__name__)
-
-_MAX_F32 = (2 - 2**-23) * 2.0**127
-
-Part = TypeVar("Part", Append, DraftRequest)
-Answer = TypeVar("Answer")
 
 
 class Desk:
@@ -66,15 +55,13 @@ class Desk:
     ) -> None:
         self.stats = Stats(own.num_spec)
         self._own = own
-        self._drafter = drafter
+        self._rounds = Rounds(own, drafter, clock)
         self._clock = clock
         self._about = about
         self._started_at = clock()
         self._limits = Limits(own.max_slots, own.max_rows_per_step, own.row_bytes)
-        self._bounds = Bounds(own.window, own.vocab_size, own.max_model_len)
         self._session: Session | None = None
         self._bound = False
-        self._slots: list[Slot] = [VACANT] * own.max_slots
         self._hello_reply = pack(
             HelloReply(
                 proto=PROTO,
@@ -164,9 +151,9 @@ class Desk:
             raise WireError(verdict.status, "HELLO", 32, verdict.reason)
         self._session, is_new = opened(self._session, header.session, hello)
         if is_new:
-            self._slots = [VACANT] * len(self._slots)
+            self._rounds.begin_session()
         self._bound = True
-        self._bounds = self._bounds._replace(max_model_len=hello.max_model_len)
+        self._rounds.clamp(hello.max_model_len)
         self.stats.count("hellos")
         log.info(
             "HELLO of %s: %s session %08x",
@@ -187,11 +174,8 @@ class Desk:
         self._session = self._session._replace(last_seq=seq)
 
     def _reset(self, header: AppHeader, body: memoryview) -> bytes:
-        """§6.4: the windows go, the generations stay (R24)."""
         mask = parse_reset(body).slot_mask
-        for i, slot in enumerate(self._slots):
-            if mask >> i & 1:
-                self._slots[i] = slot._replace(window=EMPTY)
+        self._rounds.reset(mask)
         self.stats.count("resets")
         log.info("RESET of slots 0x%x", mask)
         return _reply(header)
@@ -210,7 +194,7 @@ class Desk:
                     "lo_pos": slot.window.lo if slot.window != EMPTY else None,
                     "hi_pos": slot.window.hi if slot.window != EMPTY else None,
                 }
-                for i, slot in enumerate(self._slots)
+                for i, slot in enumerate(self._rounds.slots)
             ],
             "drafter_identity": self._own.drafter_identity.hex(),
             "markov_identity": self._own.markov_identity.hex(),
@@ -221,158 +205,36 @@ class Desk:
     # --- STEP -------------------------------------------------------------------------------------
 
     def _step(self, header: AppHeader, body: memoryview, received_at: float) -> bytes:
-        """§6.3: one round, top to bottom."""
         started_at = self._clock()
         self._check_session(header)
         step = parse_step(body, self._limits)
         self._applied(header.seq)
-        outcomes = [self._apply(entry) for entry in step.entries]
-        faults = self._store(step, outcomes)
-        stored_at = self._clock()
-        want_margin = bool(step.head.step_flags & WANT_MARGIN)
-        drafts = self._draft(step, outcomes, faults, want_margin)
-        drafted_at = self._clock()
-
-        statuses = []
-        ids: list[int] = []
-        confidence: list[float] = []
-        margin: list[float] = []
-        zeros = [0] * self._own.num_spec
-        for entry, outcome, fault, draft in zip(
-            step.entries, outcomes, faults, drafts, strict=True
-        ):
-            status, rows = int(outcome.status), outcome.window_rows
-            if fault is not None or isinstance(draft, Fault):
-                status, rows, draft = EntryStatus.INTERNAL.value, 0, None  # R20
-            statuses.append(ReqStatus(status, rows, entry.generation))  # R21: an echo
-            ids.extend(draft.ids if draft else zeros)
-            confidence.extend(draft.confidence if draft else zeros)
-            margin.extend(draft.margin if draft and want_margin else zeros)
-
-        stats = self.stats
-        stats.stepped(step.entries, [s.status for s in statuses], drafted_at)
-        stats.took("apply", stored_at - started_at)
-        stats.took("draft", drafted_at - stored_at)
-        stats.took("worker", drafted_at - started_at)
+        checked_at = self._clock()
+        done = self._rounds.run(step)
+        apply_s = checked_at - started_at + done.apply_s
         now = self._clock()
-        stats.took("recv_to_send", now - received_at)
+        self.stats.stepped(step.entries, [s.status for s in done.statuses], now)
+        self.stats.took("apply", apply_s)
+        self.stats.took("draft", done.draft_s)
+        self.stats.took("worker", apply_s + done.draft_s)
+        self.stats.took("recv_to_send", now - received_at)
         return step_reply_frame(
             seq=header.seq,
             session=header.session,
             head=ReplyHeader(
                 step_id=step.head.step_id,
-                n_req=len(statuses),
+                n_req=len(done.statuses),
                 num_spec=self._own.num_spec,
-                reply_flags=HAS_MARGIN if want_margin else 0,
-                worker_us=_us(drafted_at - started_at),
+                reply_flags=0 if done.margin is None else HAS_MARGIN,
+                worker_us=_us(apply_s + done.draft_s),
                 recv_to_send_us=_us(now - received_at),
                 reserved=(0, 0),
             ),
-            statuses=statuses,
-            draft_ids=ids,
-            confidence=confidence,
-            margin=margin if want_margin else None,
+            statuses=done.statuses,
+            draft_ids=done.draft_ids,
+            confidence=done.confidence,
+            margin=done.margin,
         )
-
-    def _apply(self, entry: Any) -> Outcome:
-        outcome = apply_entry(self._slots[entry.slot], entry, self._bounds)
-        self._slots[entry.slot] = outcome.slot
-        if outcome.refusal:
-            log.info("slot %d: %s: %s", entry.slot, outcome.status.name, outcome.refusal)
-        return outcome
-
-    def _store(self, step: Step, outcomes: Sequence[Outcome]) -> list[Fault | None]:
-        """Hands the rows of every applied entry to the drafter; a fault per entry, or None."""
-        faults: list[Fault | None] = [None] * len(outcomes)
-        parts: list[tuple[int, Append]] = []
-        row_bytes, at = self._own.row_bytes, 0
-        for i, (entry, outcome) in enumerate(zip(step.entries, outcomes, strict=True)):
-            end = at + entry.n_rows * row_bytes
-            if entry.n_rows and outcome.status <= EntryStatus.PARTIAL_WINDOW:
-                rows = step.rows[at:end]
-                parts.append((i, Append(entry.slot, entry.first_pos, entry.n_rows, rows)))
-            at = end
-        if not parts:
-            return faults
-        answers = _each([part for _, part in parts], self._drafter.append)
-        for (i, part), answer in zip(parts, answers, strict=True):
-            if isinstance(answer, Exception):
-                # Nobody knows what was stored: the window starts over and rank 0 resyncs it.
-                self._slots[part.slot] = self._slots[part.slot]._replace(window=EMPTY)
-                answer = Fault(f"storing failed: {answer!r}")
-            if answer is not None:
-                log.warning("slot %d: INTERNAL: %s", part.slot, answer.reason)
-            faults[i] = answer
-        return faults
-
-    def _draft(
-        self,
-        step: Step,
-        outcomes: Sequence[Outcome],
-        faults: Sequence[Fault | None],
-        want_margin: bool,
-    ) -> list[Draft | Fault | None]:
-        """A draft or a fault for every entry that may have one, None for the others."""
-        found: list[Draft | Fault | None] = [None] * len(outcomes)
-        n = self._own.num_spec
-        asked: list[tuple[int, DraftRequest]] = []
-        for i, (entry, outcome) in enumerate(zip(step.entries, outcomes, strict=True)):
-            wanted = entry.req_flags & NEED_DRAFT and faults[i] is None
-            if wanted and outcome.status <= EntryStatus.PARTIAL_WINDOW:
-                lo_pos = entry.anchor_pos - outcome.window_rows
-                n_out = min(entry.n_out or n, n)  # R26
-                request = (entry.slot, lo_pos, entry.anchor_pos, entry.anchor_token, n_out)
-                asked.append((i, DraftRequest(*request)))
-        if not asked:
-            return found
-
-        def draft(requests: Sequence[DraftRequest]) -> Sequence[Draft | Fault]:
-            return self._drafter.draft(
-                requests, max_model_len=self._bounds.max_model_len, want_margin=want_margin
-            )
-
-        answers = _each([request for _, request in asked], draft)
-        for (i, request), answer in zip(asked, answers, strict=True):
-            if isinstance(answer, Exception):
-                answer = Fault(f"drafting failed: {answer!r}")
-            elif isinstance(answer, Draft) and (flaw := self._flaw(answer, request, want_margin)):
-                answer = Fault(flaw)
-            if isinstance(answer, Fault):
-                log.warning("slot %d: INTERNAL: %s", request.slot, answer.reason)
-            found[i] = answer
-        return found
-
-    def _flaw(self, draft: Draft, request: DraftRequest, want_margin: bool) -> str:
-        """Why rank 0 would refuse the whole reply for this draft (§6.3, v1.4), or nothing."""
-        arrays = draft if want_margin else draft[:2]
-        if any(len(values) != self._own.num_spec for values in arrays):
-            return f"the draft has not {self._own.num_spec} positions"
-        # NaN fails every comparison.
-        if not all(0 <= token < self._own.vocab_size for token in draft.ids):
-            return f"draft ids {[*draft.ids]} outside the vocabulary"
-        if not all(0.0 <= value <= 1.0 for value in draft.confidence):
-            return f"confidences {[*draft.confidence]} outside 0 to 1"
-        if want_margin and not all(0.0 <= value <= _MAX_F32 for value in draft.margin):
-            return f"margins {[*draft.margin]}, expected finite values from 0 on"
-        if any(value for values in arrays for value in values[request.n_out :]):
-            return f"the draft goes on behind its {request.n_out} positions"
-        return ""
-
-
-def _each(
-    parts: Sequence[Part], ask: Callable[[Sequence[Part]], Sequence[Answer]]
-) -> list[Answer | Exception]:
-    """The answers to all parts at once, or, where that fails, to one part after the other."""
-    try:
-        answers: list[Answer | Exception] = list(ask(parts))
-        if len(answers) != len(parts):
-            raise ValueError(f"{len(answers)} answers to {len(parts)} entries")
-        return answers
-    except Exception as error:
-        if len(parts) == 1:
-            log.debug("the drafter raised", exc_info=True)
-            return [error]
-    return [answer for part in parts for answer in _each([part], ask)]
 
 
 def _reply(header: AppHeader, body: bytes = b"", status: FrameStatus = FrameStatus.OK) -> bytes:

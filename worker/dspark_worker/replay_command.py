@@ -25,6 +25,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Replay, write, compare, say."""
     try:
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         from dspark_worker.replay import replay
@@ -36,7 +37,7 @@ def run(given: argparse.Namespace) -> int:
     if given.out is not None:
         try:
             save_file({key: value.contiguous() for key, value in done.outputs.items()}, given.out)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{given.out}: cannot be written: {error}") from error
     if given.json:
         lines = [

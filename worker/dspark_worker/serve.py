@@ -4,6 +4,7 @@ Decides the order: an address in use is found out first, nothing listens before 
 has come out right, and the ready line is printed after the sockets listen.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -44,39 +45,42 @@ class LoadError(Exception):
 def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
     """Serve until SIGTERM (exit status 0) or SIGINT (130); every reason not to start is raised."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    data = bound(settings.listen)
-    admin = [bound(endpoint) for endpoint in settings.admin]
-    own, chosen = _load(settings)
-    desk = Desk(
-        own,
-        chosen.drafter,
-        worker_name=f"dspark-worker {__version__} {socket.gethostname()}",
-        clock=_now,
-        about=lambda: _about(chosen),
-    )
-    self_test = SelfTest(own, chosen.drafter)
-    if reason := self_test.run():
-        raise LoadError(f"{settings.checkpoint}: self-test draft failed: {reason}")
-    desk.stats.self_tested(True, _now())
-    n_bytes = _max_message_bytes(own)
-    try:
-        server = Server(
-            desk,
-            self_test,
-            data=data,
-            admin=admin,
-            max_message_bytes=n_bytes,
-            spin_us=settings.spin_us,
-            now=_now,
+    with contextlib.ExitStack() as sockets:
+        data = sockets.enter_context(bound(settings.listen))
+        admin = [sockets.enter_context(bound(endpoint)) for endpoint in settings.admin]
+        own, chosen = _load(settings)
+        desk = Desk(
+            own,
+            chosen.drafter,
+            worker_name=f"dspark-worker {__version__} {socket.gethostname()}",
+            clock=_now,
+            about=lambda: _about(chosen),
         )
-    except OSError as error:
-        raise LoadError(
-            f"no memory for messages of {n_bytes} bytes: lower --max-rows-per-step"
-        ) from error
-    caught = _stop_on_signals(server)
-    _say_ready(own, chosen, listening(data), [listening(s) for s in admin], as_json=ready_as_json)
-    server.serve()
-    return 128 + signal.SIGINT if signal.SIGINT in caught else 0
+        self_test = SelfTest(own, chosen.drafter)
+        if reason := self_test.run():
+            raise LoadError(f"{settings.checkpoint}: self-test draft failed: {reason}")
+        desk.stats.self_tested(True, _now())
+        n_bytes = _max_message_bytes(own)
+        try:
+            server = Server(
+                desk,
+                self_test,
+                data=data,
+                admin=admin,
+                max_message_bytes=n_bytes,
+                spin_us=settings.spin_us,
+                now=_now,
+            )
+        except OSError as error:
+            raise LoadError(
+                f"no memory for messages of {n_bytes} bytes: lower --max-rows-per-step"
+            ) from error
+        caught = _stop_on_signals(server)
+        _say_ready(
+            own, chosen, listening(data), [listening(s) for s in admin], as_json=ready_as_json
+        )
+        server.serve()
+        return 128 + signal.SIGINT if signal.SIGINT in caught else 0
 
 
 def _load(settings: WorkerSettings) -> tuple[Hello, Chosen]:
