@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 UNKNOWN: Final = "-"
 
+_MAX_POSITIONS: Final = 8
+
 _RATES: Final = {"steps": "steps_per_s", "rows": "rows_per_s", "drafted_requests": "drafts_per_s"}
 
 _SPLIT: Final = ("wire", "apply", "draft", "worker", "recv_to_send")
@@ -74,15 +76,12 @@ def rates(before: Reading | None, now: Reading) -> dict[str, float | None]:
 
 
 def table_rows(before: Reading | None, now: Reading) -> list[tuple[str, str, str]]:
-    """What the live table shows: a line each of name, value, unit."""
+    """What the live table shows: name, value and unit, no more lines than a small terminal has."""
     stats, rate = now.stats, rates(before, now)
     return [
         ("steps", _shown(stats.get("steps")), ""),
         *((_rate_name(name), _shown(value), "1/s") for name, value in rate.items()),
-        *(
-            (f"acceptance at {position}", _percent(value), "of those verified")
-            for position, value in enumerate(_acceptance(stats), 1)
-        ),
+        ("acceptance by position", _accepted(stats), "of those verified"),
         *((f"{part} p50 / p99", _p50_p99(stats, part), "us") for part in _SPLIT),
         ("last step", _shown(stats.get("last_step_age_s")), "s ago"),
         ("self-test", _self_test(stats), ""),
@@ -95,11 +94,10 @@ def table_rows(before: Reading | None, now: Reading) -> list[tuple[str, str, str
 def one_line(before: Reading | None, now: Reading) -> str:
     """The same in one line, for a log."""
     stats, rate = now.stats, rates(before, now)
-    acceptance = " ".join(_percent(value) for value in _acceptance(stats)) or UNKNOWN
     parts = [
         f"steps {_shown(stats.get('steps'))}",
         *(f"{_rate_name(name)} {_shown(value)}/s" for name, value in rate.items()),
-        f"acceptance {acceptance}",
+        f"acceptance {_accepted(stats)}",
         *(f"{part} {_p50_p99(stats, part)} us" for part in ("wire", "apply", "draft")),
         f"last step {_shown(stats.get('last_step_age_s'))} s ago",
         f"self-test {_self_test(stats)}",
@@ -123,9 +121,12 @@ def _number(stats: Mapping[str, Any], key: str) -> float | None:
     return value if type(value) in (int, float) else None
 
 
-def _acceptance(stats: Mapping[str, Any]) -> list[Any]:
-    value = stats.get("acceptance_per_position")
-    return value[:32] if isinstance(value, list) else []
+def _accepted(stats: Mapping[str, Any]) -> str:
+    """The first positions' shares; §6.2 allows more positions than a line has room for."""
+    shares = stats.get("acceptance_per_position")
+    if not isinstance(shares, list) or not shares:
+        return UNKNOWN
+    return " ".join(_percent(share) for share in shares[:_MAX_POSITIONS])
 
 
 def _p50_p99(stats: Mapping[str, Any], part: str) -> str:
