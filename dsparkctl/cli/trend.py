@@ -56,9 +56,10 @@ def _finite(text: str) -> float:
 
 def started_again(before: Reading, now: Reading) -> bool:
     """Whether another worker answers than before: another pid, or a clock that went back."""
-    pids = before.stats.get("pid"), now.stats.get("pid")
-    ages = _number(before.stats, "uptime_s"), _number(now.stats, "uptime_s")
-    return pids[0] != pids[1] or (None not in ages and ages[1] < ages[0])  # type: ignore[operator]
+    if before.stats.get("pid") != now.stats.get("pid"):
+        return True
+    first_s, last_s = _number(before.stats, "uptime_s"), _number(now.stats, "uptime_s")
+    return first_s is not None and last_s is not None and last_s < first_s
 
 
 def rates(before: Reading | None, now: Reading) -> dict[str, float | None]:

@@ -21,7 +21,7 @@ from tests.e2e.running import WAIT_S, Client, Worker, running_worker
 
 PROGRAM = [sys.executable, "-c", "from dsparkctl.cli.app import main; main()"]
 
-PLAIN = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "60"}
+PLAIN = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "24"}
 PLAIN.pop("NO_COLOR", None)
 
 
@@ -185,6 +185,32 @@ def test_a_probe_whose_worker_ends_meanwhile_is_exit_6() -> None:
     assert "were lost" in said
 
 
+def test_ctrl_c_ends_a_probe_with_what_was_measured_so_far(worker: Worker) -> None:
+    with Client(worker.admin) as admin:
+        before = admin.stats()["pings"]
+        with subprocess.Popen(
+            [
+                *PROGRAM,
+                "probe",
+                str(worker.admin),
+                "--count",
+                "1000",
+                "--interval",
+                "0.05",
+                "--json",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            while admin.stats()["pings"] < before + 3:
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            out, said = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, said) == (130, "")
+    assert 2 <= json.loads(out)["answered"] < 1000
+
+
 # --- stats ----------------------------------------------------------------------------------------
 
 
@@ -282,7 +308,7 @@ def test_watch_shows_rates_and_acceptance_of_what_the_engine_does(worker: Worker
 def test_watch_on_a_terminal_is_a_live_table(worker: Worker) -> None:
     code, shown = on_a_terminal("stats", worker.admin, "--watch", until="uptime")
     assert code == 130
-    for name in ("steps", "acceptance at 1", "draft p50 / p99", "last step", "self-test"):
+    for name in ("steps", "acceptance by position", "draft p50 / p99", "last step", "self-test"):
         assert name in shown
     assert "\x1b[" in shown
 
@@ -351,6 +377,13 @@ def test_reset_asks_on_a_terminal(worker: Worker, typed: str, code: int, left: l
     assert "Discard the windows of slots 1" in shown
     assert got == code
     assert held(worker) == left
+
+
+def test_ctrl_c_at_the_question_discards_nothing(worker: Worker) -> None:
+    fill(worker, session=26)
+    code, _ = on_a_terminal("reset", worker.admin, "--all", until="[y/N]")
+    assert code == 130
+    assert held(worker) == [0, 1, 2]
 
 
 def test_reset_on_the_data_listener_has_no_session_and_says_what_to_do(worker: Worker) -> None:

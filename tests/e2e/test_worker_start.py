@@ -1,4 +1,4 @@
-"""Why a worker does not start: one line each, the code an operator's tools know, nothing listens."""
+"""Why a worker does not start: one line each, a code that tools know, and nothing listens."""
 
 import hashlib
 import json

@@ -110,13 +110,16 @@ def test_the_table_has_a_line_a_number_with_its_unit() -> None:
     rows = {name: (value, unit) for name, value, unit in table_rows(*later(steps=1024))}
     assert rows["steps"] == ("1024", "")
     assert rows["step rate"] == ("12.0", "1/s")
-    assert rows["acceptance at 1"] == ("91.3%", "of those verified")
-    assert rows["acceptance at 3"] == ("-", "of those verified")
+    assert rows["acceptance by position"] == ("91.3% 80.0% -", "of those verified")
     assert rows["draft p50 / p99"] == ("1234.5 / 2000.0", "us")
     assert rows["last step"] == ("0.2", "s ago")
     assert rows["self-test"] == ("ok 12.0 s ago", "")
     assert rows["session"] == ("0000beef", "")
     assert rows["bad entries"] == ("3", "")
+
+
+def test_the_table_fits_a_terminal_of_24_lines() -> None:
+    assert len(table_rows(*later())) <= 24 - len(("title", "remark", "cursor"))
 
 
 def test_a_failed_self_test_is_loud_and_no_session_is_none() -> None:

@@ -1,5 +1,6 @@
 """How the worker logs: one object a line, seldom, and never in the way of a round."""
 
+import contextlib
 import io
 import json
 import logging
@@ -63,10 +64,8 @@ def pipe() -> Iterator[tuple[int, io.TextIOWrapper]]:
     yield reader, stream
     os.close(reader)
     os.set_blocking(stream.fileno(), False)
-    try:
+    with contextlib.suppress(OSError):
         stream.close()
-    except OSError:
-        pass
 
 
 def test_a_full_pipe_loses_lines_instead_of_stopping_rounds(
@@ -84,8 +83,6 @@ def test_a_full_pipe_loses_lines_instead_of_stopping_rounds(
 
 def test_a_broken_pipe_is_nobodys_problem(pipe: tuple[int, io.TextIOWrapper]) -> None:
     reader, stream = pipe
-    gone = os.dup(reader)
-    os.close(gone)
     unhindered = logs.Unhindered(stream)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, reader)  # the pipe has no reader any more

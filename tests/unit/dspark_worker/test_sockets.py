@@ -1,0 +1,58 @@
+"""Listening sockets: bound early, silent until they listen, one line when they cannot."""
+
+import socket
+
+import pytest
+
+from dspark_worker.sockets import ListenError, accepted, bound, listening
+from dsparkctl.contract.endpoint import Endpoint
+
+ANY_PORT = Endpoint("tcp", "127.0.0.1", 0)
+
+
+def test_a_bound_socket_refuses_connections_until_it_listens() -> None:
+    with bound(ANY_PORT) as sock:
+        address = sock.getsockname()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=1)
+        assert listening(sock) == Endpoint("tcp", *address)
+        socket.create_connection(address, timeout=1).close()
+
+
+def test_5_an_accepted_connection_has_nodelay_and_none_waiting_is_none() -> None:
+    with bound(ANY_PORT) as sock:
+        endpoint = listening(sock)
+        assert accepted(sock) is None
+        with socket.create_connection((endpoint.host, endpoint.port)):
+            found = accepted(sock)
+            assert found is not None
+            assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            found.close()
+
+
+def test_a_busy_port_is_told_at_bind() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = Endpoint("tcp", "127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(ListenError, match=f"cannot listen on {endpoint}: .*in use"):
+            bound(endpoint)
+
+
+def test_an_address_that_two_share_is_told_at_listen() -> None:
+    """Two sockets that do not listen yet may share an address; the second to listen is told."""
+    with bound(ANY_PORT) as first, bound(Endpoint("tcp", *first.getsockname())) as second:
+        endpoint = listening(first)
+        with pytest.raises(ListenError, match=f"cannot listen on {endpoint}: .*in use"):
+            listening(second)
+
+
+def test_ipv6_is_served_and_spelt_with_brackets() -> None:
+    with bound(Endpoint("tcp", "::1", 0)) as sock:
+        assert str(listening(sock)).startswith("tcp://[::1]:")
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
+def test_an_address_of_another_machine_is_one_line(host: str) -> None:
+    with pytest.raises(ListenError) as caught:
+        bound(Endpoint("tcp", host, 1))
+    assert f"tcp://{host}:1" in str(caught.value)
+    assert "\n" not in str(caught.value)
