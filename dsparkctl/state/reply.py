@@ -59,7 +59,7 @@ def _bad_status(entry: ReqEntry, status: ReqStatus, window: int) -> str:
         return f"generation {status.generation}, expected {entry.generation}"
     if status.status > EntryStatus.INTERNAL:
         return f"status {status.status} is not a code of §9.2"
-    expected = min(window, entry.anchor_pos)
+    expected = max(0, min(window, entry.anchor_pos))  # R18: a negative anchor has no rows
     rows = status.window_rows
     if rows > expected:
         return f"window_rows {rows} of at most {expected}"

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -271,11 +272,11 @@ def test_sigterm_behind_a_step_lets_its_reply_out(start: Start) -> None:
 def test_a_busy_engine_of_a_spinning_worker_starves_neither_admin_nor_a_newer_connection() -> None:
     with running_worker(*SCRIPTED, "--spin-us", "200000") as worker, Client(worker.data) as engine:
         with Client(worker.admin) as admin:
-            message = frame(Op.PING, 1, 0)
-            admin.send(message)
-            for _ in range(200):
-                engine.ping()
-            admin.sock.settimeout(1.0)
+            admin.send(frame(Op.PING, 1, 0))
+            deadline = time.monotonic() + 2.0
+            while not select.select([admin.sock], [], [], 0)[0]:
+                engine.ping()  # never a pause of spin_us
+                assert time.monotonic() < deadline
             assert admin.receive()[0].status == FrameStatus.OK
         with Client(worker.data) as newest:
             assert newest.ping().status == FrameStatus.OK

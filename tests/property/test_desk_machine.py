@@ -83,6 +83,7 @@ class DeskMachine(RuleBasedStateMachine):
         self.expected = {"connections": 1}
         self.refused: dict[str, int] = {}
         self.known = self.talk.desk.snapshot()
+        self.settle()
 
     def expect(self, key: str, n: int = 1) -> None:
         self.expected[key] = self.expected.get(key, 0) + n
@@ -116,10 +117,13 @@ class DeskMachine(RuleBasedStateMachine):
         """Most rounds should find a session."""
         self.hello(OWN, 1, False)
 
-    @rule()
-    def connect(self) -> None:
+    @rule(greets=st.sampled_from([True, True, True, False]))
+    def connect(self, greets: bool) -> None:
+        """A new connection has no session (R4) until it says HELLO."""
         self.talk.desk.connected()
         self.expect("connections")
+        if greets:
+            self.settle()
 
     @rule(op=st.sampled_from([Op.PING, Op.STATS]), seq=SEQS, session=SESSIONS, admin=st.booleans())
     def look(self, op: Op, seq: int | None, session: int, admin: bool) -> None:
@@ -262,5 +266,5 @@ def assert_grown(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 TestDeskMachine = DeskMachine.TestCase
 TestDeskMachine.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, print_blob=True
+    max_examples=100, stateful_step_count=50, deadline=None, print_blob=True
 )

@@ -11,7 +11,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -149,8 +148,10 @@ def _say_ready(
             f"kv_quant {chosen.kv_quant}, drafter {own.drafter_identity.hex()}, "
             f"markov {own.markov_identity.hex()}, pid {os.getpid()}"
         )
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    try:
+        print(line, flush=True)  # noqa: T201 -- the one line that is data
+    except OSError as error:
+        log.warning("nobody reads the ready line: %s", error)
 
 
 def _about(chosen: Chosen) -> dict[str, Any]:
