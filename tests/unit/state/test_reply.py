@@ -77,9 +77,12 @@ def test_more_window_rows_than_can_be_are_refused_in_any_entry(
     assert "window_rows 3" in refusal(answer, asked(entry(flags, anchor_pos=2)))
 
 
-def test_any_window_rows_of_a_negative_anchor_are_refused() -> None:
-    """R18: which is why a worker must answer BAD_ENTRY, and even that is refused."""
-    assert "window_rows 0" in refusal(reply(BAD, **ZEROS), asked(entry(anchor_pos=-1)))
+def test_a_negative_anchor_has_no_rows_and_its_refusal_reaches_no_other_entry() -> None:
+    """R18: BAD_ENTRY with window_rows 0 is the one answer that a worker can give, and it stands."""
+    negative = asked(entry(anchor_pos=-1))
+    assert refusal(reply(BAD, **ZEROS), negative) == ""
+    one_row = BAD._replace(window_rows=1)
+    assert "window_rows 1" in refusal(reply(one_row, **ZEROS), negative)
 
 
 def test_ok_with_a_short_window_is_refused_where_drafts_were_asked_for() -> None:
