@@ -68,7 +68,7 @@ def stated_values(path: Path, config: dict[str, Any]) -> dict[str, Stated]:
             if meaning.startswith("draft_") and stated.value == 0:
                 continue
             first = found.setdefault(meaning, stated)
-            if first.value != stated.value:
+            if first is not stated and first.value != stated.value:
                 raise wrong(path, f"does not agree with {first.key}", at=stated.key)
     return found
 

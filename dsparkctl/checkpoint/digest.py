@@ -141,7 +141,8 @@ def _glance(path: Path, n_bytes: int | None) -> Finding | None:
     if path.is_symlink() and not path.exists():
         return Finding(path.name, State.MISSING, f"its link to {path.readlink()} leads nowhere")
     if not path.is_file():
-        return Finding(path.name, State.MISSING, f"no such file in {path.parent}")
+        what = "not a regular file" if path.exists() else f"no such file in {path.parent}"
+        return Finding(path.name, State.MISSING, what)
     size = _size(path)
     if n_bytes is None or size == n_bytes:
         return None

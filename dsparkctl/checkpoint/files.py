@@ -14,6 +14,8 @@ from dsparkctl.checkpoint.strict_json import read_json_object
 
 MAX_SHARDS = 4096
 
+SETTINGS = ("config.json", "inference_config.json", "exl3_moe_plan.json")
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
@@ -36,9 +38,14 @@ class CheckpointFiles:
 def find_files(directory: Path) -> CheckpointFiles:
     """The checkpoint in `directory`; `CheckpointError` when there is none or a shard is missing."""
     try:
-        names = {path.name: path for path in directory.iterdir() if path.is_file()}
+        entries = {path.name: path for path in directory.iterdir()}
     except OSError as error:
         raise wrong(directory, f"is no readable folder ({error.strerror or error})") from None
+    for name, path in entries.items():
+        # Passing over a pipe or a dangling link would quietly make another checkpoint of it.
+        if (name in SETTINGS or _is_shard(name)) and not path.is_file():
+            raise wrong(path, "is not a regular file")
+    names = {name: path for name, path in entries.items() if path.is_file()}
     if not names.keys() & {"config.json", "inference_config.json"}:
         raise wrong(directory, "holds neither config.json nor inference_config.json")
     indexes = sorted(name for name in names if name.endswith(".safetensors.index.json"))
@@ -47,9 +54,7 @@ def find_files(directory: Path) -> CheckpointFiles:
     if indexes:
         shards = _named_by_index(names[indexes[0]], names)
     else:
-        shards = sorted(
-            name for name in names if name.startswith("model") and name.endswith(".safetensors")
-        )
+        shards = sorted(filter(_is_shard, names))
     if not shards:
         raise wrong(directory, "holds no model*.safetensors")
     if len(shards) > MAX_SHARDS:
@@ -61,6 +66,10 @@ def find_files(directory: Path) -> CheckpointFiles:
         exl3_plan=names.get("exl3_moe_plan.json"),
         shards=tuple(names[name] for name in shards),
     )
+
+
+def _is_shard(name: str) -> bool:
+    return name.startswith("model") and name.endswith(".safetensors")
 
 
 def _named_by_index(index: Path, names: dict[str, Path]) -> list[str]:

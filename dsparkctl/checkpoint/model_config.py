@@ -6,7 +6,7 @@ either file; wherever two places state it they must agree. Nothing has a default
 expert counts, which fall back to the backbone's. What drafting does not use is not asked for.
 """
 
-import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from dsparkctl.checkpoint.config_names import NAMES, Stated, stated_values
 from dsparkctl.checkpoint.errors import wrong
 from dsparkctl.checkpoint.files import CheckpointFiles
 from dsparkctl.checkpoint.strict_json import read_json_object
+
+_MAX_FLOAT = sys.float_info.max
 
 MAX_DIM = 1 << 22
 """Bound on every size a config states: 32 times the live vocabulary."""
@@ -151,9 +153,14 @@ class _Reader:
         if config.noise_token_id >= config.vocab_size:
             raise self._wrong("noise_token_id", f"is outside the vocabulary {config.vocab_size}")
         ratios = self.stated.get("compress_ratios")
-        if ratios is not None and (
-            not isinstance(ratios.value, list) or any(ratios.value[-config.n_layers :])
-        ):
+        if ratios is None:
+            return
+        if not isinstance(ratios.value, list):
+            raise self._wrong("compress_ratios", "must be a list")
+        # A list that ends with the backbone says nothing of the draft layers.
+        backbone = self.stated.get("n_backbone_layers")
+        ends_early = backbone is not None and len(ratios.value) == backbone.value
+        if not ends_early and any(ratios.value[-config.n_layers :]):
             raise self._wrong("compress_ratios", "draft layers must be window-only (ratio 0)")
 
     def _refuse_other_models(self) -> None:
@@ -195,7 +202,8 @@ class _Reader:
 
     def _float(self, meaning: str, *, positive: bool = False) -> float:
         value = self._value(meaning)
-        if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+        # Compared as it stands: an integer of hundreds of digits fits no float.
+        if type(value) not in (int, float) or not 0 <= value <= _MAX_FLOAT:
             raise self._wrong(meaning, "must be a finite number, not negative")
         if positive and value == 0:
             raise self._wrong(meaning, "must be above 0")

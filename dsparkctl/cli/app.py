@@ -55,6 +55,7 @@ def _top(
 
 def main() -> NoReturn:
     """The entry point of the installed command."""
+    render.open_missing()
     code = run(sys.argv[1:])
     render.finish()
     sys.exit(code)

@@ -2,8 +2,9 @@
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,6 +16,12 @@ from dsparkctl.cli.exits import Exit
 from dsparkctl.cli.group import new_app
 
 app = new_app("Look into a checkpoint.")
+
+MAX_LINES: Final = 20
+"""Problems of a kind that a person is shown: one wrong number in a config makes many thousands."""
+
+MAX_JSON: Final = 1000
+"""Problems of a kind in the JSON; `n_missing`, `n_unknown` and `n_wrong` count them all."""
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 
@@ -38,8 +45,11 @@ def inspect_(
         render.table(("tensor", "format", "dtype", "shape", "count", "size"), _lines(found.rows))
         n_bytes = render.size(sum(row.n_bytes for row in found.rows))
         render.data(f"{len(found.rows)} tensors, {n_bytes}, in {len(files.shards)} shards")
-    for problem in found.problems:
+    for problem in _first(found, MAX_LINES).problems:
         render.error(str(problem.error()))
+    for kind, n in _counts(found).items():
+        if n > MAX_LINES:
+            render.error(f"... and {n - MAX_LINES} more {kind}")
     if not found.ok:
         raise typer.Exit(Exit.FAILED)
 
@@ -57,7 +67,23 @@ def _lines(rows: tuple[Row, ...]) -> list[tuple[object, ...]]:
     ]
 
 
+def _first(found: Inspection, n: int) -> Inspection:
+    """With at most `n` problems of each kind."""
+    return replace(
+        found, wrong=found.wrong[:n], missing=found.missing[:n], unknown=found.unknown[:n]
+    )
+
+
+def _counts(found: Inspection) -> dict[str, int]:
+    return {
+        "wrong": len(found.wrong),
+        "missing": len(found.missing),
+        "unknown": len(found.unknown),
+    }
+
+
 def _summary(found: Inspection) -> dict[str, Any]:
+    first = _first(found, MAX_JSON)
     return {
         "ok": found.ok,
         "n_bytes": sum(row.n_bytes for row in found.rows),
@@ -72,7 +98,8 @@ def _summary(found: Inspection) -> dict[str, Any]:
             }
             for row in found.rows
         ],
-        "missing": list(found.missing),
-        "unknown": list(found.unknown),
-        "wrong": [{"file": p.file.name, "tensor": p.tensor, "what": p.what} for p in found.wrong],
+        **{f"n_{kind}": n for kind, n in _counts(found).items()},
+        "missing": list(first.missing),
+        "unknown": list(first.unknown),
+        "wrong": [{"file": p.file.name, "tensor": p.tensor, "what": p.what} for p in first.wrong],
     }

@@ -4,7 +4,9 @@ Decides how long it may take to become ready, and what is known of one that dies
 it: this process needs no torch.
 """
 
+import ctypes
 import json
+import os
 import select
 import signal
 import subprocess
@@ -24,7 +26,8 @@ READY_S: Final = 120.0
 """A cold disk and a first import of torch may take most of a minute."""
 
 _END_S: Final = 5.0
-_INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM)
+_INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG: Final = 1
 _MAX_LINE_BYTES: Final = 1 << 16
 _TAIL_BYTES: Final = 4096
 _TAIL_LINES: Final = 10
@@ -52,6 +55,7 @@ def worker_process(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
+            preexec_fn=_end_with_us(),
         )
         try:
             allow_interrupts()
@@ -70,6 +74,24 @@ def _command(checkpoint: Path, receipt: Path | None) -> list[str]:
     listeners = ["--listen", "tcp://127.0.0.1:0", "--admin", "tcp://127.0.0.1:0"]
     worker = [sys.executable, "-P", "-m", "dspark_worker", "serve", "--json"]
     return [*worker, "--checkpoint", str(checkpoint), *proof, *listeners]
+
+
+def _end_with_us() -> Callable[[], None]:
+    """What makes the child get SIGTERM when we end without a chance to end it (SIGKILL).
+
+    All is looked up here: between fork and exec the child does two system calls and no more.
+    Linux means the thread that starts the child, so that thread has to outlive the block.
+    """
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+    prctl.argtypes = (ctypes.c_int, ctypes.c_ulong)
+    number = int(signal.SIGTERM)
+
+    def promise() -> None:
+        prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # we ended before the promise
+            os._exit(1)
+
+    return promise
 
 
 def _listener(process: subprocess.Popen[bytes], log: IO[bytes], ready_s: float) -> Endpoint:
@@ -136,9 +158,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], None]]:
-    """Inside, SIGTERM unwinds like Ctrl-C; neither does before the block calls what it is given.
+    """Inside, SIGTERM and SIGHUP unwind like Ctrl-C, but not before the block calls what it gets.
 
-    A signal while the child starts, before its pid is known, would leave it behind.
+    A signal while the child starts, before its pid is known, would leave it behind. A SIGHUP that
+    is ignored (`nohup`) stays so.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -157,7 +180,12 @@ def _interruptible() -> Iterator[Callable[[], None]]:
         if caught:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _INTERRUPTS}
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    before = {
+        number: signal.signal(number, interrupt)
+        for number in _INTERRUPTS
+        if not (is_nohup and number is signal.SIGHUP)
+    }
     try:
         yield allow
     finally:

@@ -72,6 +72,8 @@ def judge_hello(hello: Hello, session_id: int, own: Hello) -> Verdict:
             )
     for name in _AT_MOST:
         theirs, ours = getattr(hello, name), getattr(own, name)
+        if not theirs:
+            return Verdict(FrameStatus.CONFIG_MISMATCH, f"{name} 0, expected at least 1")
         if theirs > ours:
             return Verdict(
                 FrameStatus.CONFIG_MISMATCH,

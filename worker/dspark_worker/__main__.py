@@ -5,8 +5,10 @@ tools know. `dsparkctl worker …` becomes this process.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -15,13 +17,14 @@ from dspark_worker.provenance import IdentityMismatch
 from dspark_worker.serve import LoadError, serve
 from dspark_worker.sockets import ListenError
 from dsparkctl.checkpoint.errors import CheckpointError
-from dsparkctl.config.errors import ConfigError, FileError
+from dsparkctl.config.errors import ConfigError, FileError, WriteError
 from dsparkctl.contract.receipt import ReceiptError
 from dsparkctl.exits import Exit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run, and answer with an exit code."""
+    _open_missing_streams()
     parser = argparse.ArgumentParser(prog="dsparkctl worker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, room, text in (
@@ -34,10 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _serve(given) if given.command == "serve" else replay_command.run(given)
     except IdentityMismatch as error:
         return _failed(error, Exit.MISMATCH)
+    except (CheckpointError, ListenError, LoadError, WriteError) as error:
+        return _failed(error, Exit.FAILED)
     except (options.UsageError, ConfigError, FileError, ReceiptError) as error:
         return _failed(error, Exit.USAGE)
-    except (CheckpointError, ListenError, LoadError) as error:
-        return _failed(error, Exit.FAILED)
     except ValidationError as error:
         # Limits and checkpoint do not make a HELLO together, e.g. a window above its field.
         fault = error.errors(include_url=False)[0]
@@ -46,6 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed("out of memory while loading the checkpoint", Exit.FAILED)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+
+
+def _open_missing_streams() -> None:
+    """A stream that was closed before we started (`>&-`) leads nowhere, and is one again.
+
+    Each opening takes the lowest number that is free: the stream's own, not left to a socket.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))
 
 
 def _serve(given: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ bf16 modes the rounding points.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
@@ -89,22 +89,35 @@ def load_case(case: Path) -> tuple[list[Round], Tensor]:
     """The rounds of `scenario.json` and the bf16 tap rows [n, T·D] they point into."""
     path = case / "scenario.json"
     stated = read_json_object(path).get("rounds")
-    if not isinstance(stated, list):
-        raise wrong(path, "must be a list", at="rounds")
-    rounds = []
-    for index, values in enumerate(stated):
-        try:
-            this = Round(*(values[field] for field in Round._fields))
-        except (KeyError, TypeError) as error:
-            raise wrong(path, f"is no round: {error!r}", at=f"rounds[{index}]") from None
-        kinds = [Round.__annotations__[field] for field in Round._fields]
-        if any(type(value) is not kind for value, kind in zip(this, kinds, strict=True)):
-            raise wrong(path, "a field has the wrong type", at=f"rounds[{index}]")
-        rounds.append(this)
+    if not isinstance(stated, list) or not stated:
+        raise wrong(path, "must be a list of at least one round", at="rounds")
+    rounds = [_round(values, path, f"rounds[{index}]") for index, values in enumerate(stated)]
     inputs = load_tensors(case / "inputs.safetensors", required=True)
     if "rows" not in inputs:
         raise wrong(case / "inputs.safetensors", "is missing", at="rows")
     return rounds, inputs["rows"]
+
+
+def _round(values: Any, path: Path, at: str) -> Round:
+    if not isinstance(values, dict):
+        raise wrong(path, "must be an object", at=at)
+    for field, kind in Round.__annotations__.items():
+        if field not in values:
+            raise wrong(path, f"{field} is missing", at=at)
+        if type(values[field]) is not kind:
+            raise wrong(path, f"{field} must be of type {kind.__name__}", at=at)
+    return Round(*(values[field] for field in Round._fields))
+
+
+def load_expected(case: Path, mode: str) -> dict[str, Tensor]:
+    """What the case expects of one mode, by key `<mode>.r<ii>.<what>`; nothing without a file."""
+    path = case / "expected.safetensors"
+    stored = load_tensors(path, required=False)
+    expected = {key: value for key, value in stored.items() if key.startswith(f"{mode}.")}
+    for key in expected:
+        if key.count(".") < 2:
+            raise wrong(path, f"is no key: they read {mode}.r<round>.<what>", at=key)
+    return expected
 
 
 def load_tensors(path: Path, *, required: bool) -> dict[str, Tensor]:

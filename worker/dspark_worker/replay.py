@@ -20,7 +20,7 @@ from dspark_worker.golden import (
     Round,
     compare,
     load_case,
-    load_tensors,
+    load_expected,
 )
 from dspark_worker.model.drafter import TorchDrafter
 from dspark_worker.model.load import load_drafter
@@ -58,12 +58,12 @@ def replay(case: Path, mode: str, *, device: str = "cpu") -> Replay:
     how = MODES[mode]
     drafter = load_drafter(case, device=device, dtype=how.dtype, kv_quant=how.kv_quant, max_slots=1)
     _check_rows(case, rounds, rows, drafter)
-    stored = load_tensors(case / "expected.safetensors", required=False)
-    expected = {key: value for key, value in stored.items() if key.startswith(f"{mode}.")}
+    expected = load_expected(case, mode)
     kinds = {key.split(".")[2] for key in expected} or {*how.keys}
+    played = play(drafter, rounds, rows, scenario=case / "scenario.json")
     outputs = {
         f"{mode}.r{index:02}.{what}": tensor
-        for index, values in enumerate(play(drafter, rounds, rows))
+        for index, values in enumerate(played)
         for what, tensor in values.items()
         if what.partition(".")[0] in kinds
     }
@@ -71,11 +71,16 @@ def replay(case: Path, mode: str, *, device: str = "cpu") -> Replay:
 
 
 def play(
-    drafter: TorchDrafter, rounds: Sequence[Round], rows: Tensor
+    drafter: TorchDrafter,
+    rounds: Sequence[Round],
+    rows: Tensor,
+    *,
+    scenario: Path = Path("scenario.json"),
 ) -> Iterator[dict[str, Tensor]]:
     """Run a scenario in one slot through the desk; each round gives what was seen of it, by key.
 
-    CheckpointError when the desk refuses a round: such a scenario has nothing to compare.
+    CheckpointError naming `scenario` and the round when the desk refuses one: there is nothing to
+    compare then.
     """
     watched = Watched(drafter)
     player = _Player(watched, drafter.config, max(this.max_model_len for this in rounds))

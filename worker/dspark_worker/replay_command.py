@@ -5,10 +5,14 @@ Decides how the comparison reads and when it fails: exit 1 when a tolerance is b
 
 import argparse
 import json
+import os
+import stat
 import sys
 from pathlib import Path
 
 from dsparkctl.checkpoint.errors import CheckpointError
+from dsparkctl.config.errors import WriteError
+from dsparkctl.config.files import write_whole
 from dsparkctl.exits import Exit
 
 MODES = ("f32", "f32_kvq", "bf16", "bf16_kvq")
@@ -25,20 +29,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Replay, write, compare, say."""
     try:
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         from dspark_worker.replay import replay
     except ImportError as error:
         raise CheckpointError(
             f"a replay needs {error.name}: pip install 'dsparkctl[worker]'"
         ) from error
+    if given.out is not None:
+        _check_target(given.out)
     done = replay(given.case, given.mode, device=given.device)
     if given.out is not None:
-        try:
-            save_file({key: value.contiguous() for key, value in done.outputs.items()}, given.out)
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{given.out}: cannot be written: {error}") from error
+        write_whole(
+            given.out, save({key: value.contiguous() for key, value in done.outputs.items()})
+        )
     if given.json:
         lines = [
             json.dumps(
@@ -61,5 +65,27 @@ def run(given: argparse.Namespace) -> int:
         ]
     else:
         lines = [f"{len(done.outputs)} keys; the case holds no expected.safetensors to compare"]
-    sys.stdout.write("\n".join(lines) + "\n")
+    _say(lines)
     return Exit.FAILED if done.broken else Exit.OK
+
+
+def _check_target(path: Path) -> None:
+    """WriteError for what no file can be put in place of, before the replay takes its time."""
+    try:
+        is_file = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise WriteError(f"{path}: cannot be written: {error.strerror}") from None
+    if not is_file:
+        raise WriteError(f"{path}: not a regular file")
+
+
+def _say(lines: list[str]) -> None:
+    try:
+        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        # The interpreter would try once more while it ends, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise WriteError(f"stdout: cannot be written: {error.strerror}") from None

@@ -44,6 +44,7 @@ class LoadError(Exception):
 def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
     """Serve until SIGTERM (exit status 0) or SIGINT (130); every reason not to start is raised."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stop_loading)
     with contextlib.ExitStack() as sockets:
         data = sockets.enter_context(bound(settings.listen))
         admin = [sockets.enter_context(bound(endpoint)) for endpoint in settings.admin]
@@ -105,9 +106,18 @@ def _load(settings: WorkerSettings) -> tuple[Hello, Chosen]:
 
 
 def _max_message_bytes(own: Hello) -> int:
-    """The longest STEP these terms allow, never less than §5's 16 MiB (R33), within its u32."""
-    step = HEADER_BYTES + rows_offset(own.max_slots) + own.max_rows_per_step * own.row_bytes
+    """The longest STEP these terms allow, never less than §5's 16 MiB (R33), within its u32.
+
+    Whatever max_rows_per_step says, no STEP brings more than every slot's whole window.
+    """
+    n_rows = min(own.max_rows_per_step, own.max_slots * own.window)
+    step = HEADER_BYTES + rows_offset(own.max_slots) + n_rows * own.row_bytes
     return min(max(MAX_MESSAGE_BYTES, step), 0xFFFFFFFF)
+
+
+def _stop_loading(_number: int, _frame: object) -> None:
+    """SIGTERM before the worker serves: there is no round to finish."""
+    raise SystemExit(0)
 
 
 def _stop_on_signals(server: Server) -> list[int]:

@@ -200,6 +200,8 @@ class Server:
         if now < self._heard_at + _QUIET_S or now < self._tested_at + _SELF_TEST_EVERY_S:
             return
         reason = self._self_test.run()
+        if reason:
+            log.error("self-test draft failed: %s", reason)
         self._tested_at = self._now()
         self._desk.stats.self_tested(not reason, self._tested_at)
 

@@ -3,7 +3,7 @@
 Decides keys and units; each counter moves by exactly one per event. Refuses to know how an event
 came about, and reads neither clock nor machine: times are arguments.
 
-README's table "What STATS says" explains every key to an operator.
+docs/stats.md explains every key to an operator.
 """
 
 from collections import Counter, deque

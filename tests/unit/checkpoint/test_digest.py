@@ -155,3 +155,12 @@ def test_a_file_of_another_size_is_not_read(shards: list[Path], tmp_path: Path) 
     steps: list[int] = []
     verify_files([listed(shards[-1], n_bytes=5)], tmp_path, progress=steps.append)
     assert steps == []
+
+
+def test_a_listed_name_that_is_no_regular_file_is_said_to_be_none(tmp_path: Path) -> None:
+    """A pipe must not hang the hash, nor read as absent."""
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    (tmp_path / "folder.safetensors").mkdir()
+    names = ("pipe.safetensors", "folder.safetensors")
+    findings = verify_files([ReceiptFile(name, "0" * 64) for name in names], tmp_path)
+    assert [finding.detail for finding in findings] == ["not a regular file"] * 2

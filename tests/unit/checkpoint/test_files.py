@@ -1,6 +1,7 @@
 """Which files of a folder are the checkpoint (issue: everything else is ignored)."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_configs_plan_and_model_shards_are_taken_and_nothing_else(tmp_path: Path
         "tokenizer.json",
         "model.safetensors.bak",
     )
-    (tmp_path / "model-dir.safetensors").mkdir()
+    (tmp_path / "other-dir.safetensors").mkdir()
     found = find_files(tmp_path)
     assert [path.name for path in found.sources] == [
         "config.json",
@@ -48,6 +49,25 @@ def test_configs_plan_and_model_shards_are_taken_and_nothing_else(tmp_path: Path
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
     ]
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "inference_config.json", "exl3_moe_plan.json", "model-2.safetensors"]
+)
+@pytest.mark.parametrize("kind", ["folder", "pipe", "dangling link"])
+def test_what_has_the_name_of_a_checkpoints_file_and_is_none_is_refused(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    """To pass it over would quietly make another checkpoint, with another identity, of the rest."""
+    touch(tmp_path, "config.json", "inference_config.json", "model.safetensors")
+    (tmp_path / name).unlink(missing_ok=True)
+    if kind == "folder":
+        (tmp_path / name).mkdir()
+    elif kind == "pipe":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("nowhere")
+    assert refusal(tmp_path) == f"{tmp_path / name}: is not a regular file"
 
 
 def test_either_config_will_do(tmp_path: Path) -> None:

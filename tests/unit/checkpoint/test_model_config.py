@@ -229,7 +229,13 @@ def test_an_impossible_value_names_file_and_key(tmp_path: Path, key: str, value:
     assert f"{tmp_path / 'config.json'}: text_config.{key}: " in message
 
 
-@pytest.mark.parametrize("bad", ["NaN", "Infinity", "1e999"])
+def test_ratios_that_end_with_the_backbone_say_nothing_of_the_draft_layers(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(nested(compress_ratios=[0, 0, *[1] * 38])))
+    assert read_model_config(CheckpointFiles(tmp_path, path, None, None, ())).n_layers == 3
+
+
+@pytest.mark.parametrize("bad", ["NaN", "Infinity", "1e999", "1" + "0" * 400])
 def test_a_number_that_is_not_finite_is_refused(tmp_path: Path, bad: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(nested(rms_norm_eps="@")).replace('"@"', bad))

@@ -67,10 +67,13 @@ def test_a_message_that_the_machine_cannot_hold_is_a_load_error(
         ({}, 16 << 20),  # §5, R33: never less
         ({"row_bytes": 30720, "max_slots": 4, "max_rows_per_step": 512}, 16 << 20),
         (
-            {"row_bytes": 30720, "max_slots": 4, "max_rows_per_step": 1000},
+            {"row_bytes": 30720, "window": 250, "max_slots": 4, "max_rows_per_step": 1000},
             32 + 192 + 1000 * 30720,
         ),
-        ({"max_rows_per_step": 0xFFFFFFFF}, 0xFFFFFFFF),  # its length is a u32
+        # No STEP brings more rows than the windows hold, whatever the limit says.
+        ({"row_bytes": 30720, "max_rows_per_step": 0xFFFFFFFF}, 16 << 20),
+        # A length is a u32.
+        ({"row_bytes": 1 << 20, "window": 65535, "max_rows_per_step": 1 << 31}, 0xFFFFFFFF),
     ],
 )
 def test_r33_the_longest_message_is_that_of_hello_or_16_mib(

@@ -105,6 +105,7 @@ def test_a_client_may_ask_for_less_than_the_worker_has_but_not_for_more(field: s
     limit = getattr(OWN, field)
     assert status(**{field: limit - 1}) is FrameStatus.OK
     assert status(**{field: limit + 1}) is FrameStatus.CONFIG_MISMATCH
+    assert status(**{field: 0}) is FrameStatus.CONFIG_MISMATCH
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,10 @@ class Weights:
             else:
                 unpacked = self._take(name)
             # A copy, never a view of the mapped file: that one may be replaced under us.
-            return unpacked.to(dtype or self.dtype, copy=True).contiguous()
+            loaded = unpacked.to(dtype or self.dtype, copy=True).contiguous()
+        if not loaded.isfinite().all():
+            raise wrong(row.file, "holds values that are not finite", at=name)
+        return loaded
 
     def fp32(self, name: str) -> Tensor:
         """Take a tensor that the reference uses in fp32."""

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from dspark_worker.drafter import Draft, Drafter, Fault
 from dspark_worker.model.drafter import TorchDrafter
+from dsparkctl.checkpoint.errors import CheckpointError
 from examples.make_tiny_checkpoint import Shape
 from tests.unit.dspark_worker.model import tiny
 from tests.unit.dspark_worker.model.reference import Reference
@@ -188,16 +189,27 @@ def test_a_row_that_is_not_finite_is_a_fault_of_its_entry_alone(
 
 def test_a_draft_that_is_not_finite_is_a_fault_of_its_request_alone(tmp_path: Path) -> None:
     """R29, where the fault lies in the model itself: one token's embedding."""
-    tensors = tiny.write(tmp_path)
-    embed = tensors["embed.weight"].clone()
-    embed[17] = float("nan")
+    tiny.write(tmp_path)
     drafter = tiny.load(tmp_path)
     requests = [tiny.request(slot, 0, 0, token, of=drafter) for slot, token in enumerate((3, 17))]
     clean = tiny.draft(drafter, requests)
-    tiny.edit(tmp_path, {"embed.weight": embed})
-    answers = tiny.load(tmp_path).draft(requests, max_model_len=tiny.FAR, want_margin=True)
+    drafter._model.embed[17] = float("nan")
+    answers = drafter.draft(requests, max_model_len=tiny.FAR, want_margin=True)
     assert answers[0] == clean[0]
     assert isinstance(answers[1], Fault)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["embed.weight", "mtp.1.ffn.experts.2.w1.weight"])
+def test_a_weight_that_is_not_finite_is_refused_at_load_with_file_and_tensor(
+    tmp_path: Path, name: str, value: float
+) -> None:
+    """A spoilt expert would pass the self-test and fail the first token that is routed to it."""
+    spoilt = tiny.write(tmp_path)[name].clone()
+    spoilt[0, 0] = value
+    tiny.edit(tmp_path, {name: spoilt})
+    with pytest.raises(CheckpointError, match=f"safetensors: {name}: .*not finite"):
+        tiny.load(tmp_path)
 
 
 @pytest.mark.parametrize("token", [-1, 64, 1 << 31])
