@@ -58,7 +58,7 @@ def _open_missing_streams() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 -- it stays open
 
 
 def _serve(given: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ Decides how a scenario becomes HELLO and STEPs, and notes what the drafter did. 
 window holds: the desk does, as in serving.
 """
 
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def replay(case: Path, mode: str, *, device: str = "cpu") -> Replay:
     _check_rows(case, rounds, rows, drafter)
     expected = load_expected(case, mode)
     kinds = {key.split(".")[2] for key in expected} or {*how.keys}
-    played = play(drafter, rounds, rows, scenario=case / "scenario.json")
+    played = play(drafter, rounds, rows, case / "scenario.json")
     outputs = {
         f"{mode}.r{index:02}.{what}": tensor
         for index, values in enumerate(played)
@@ -71,11 +72,7 @@ def replay(case: Path, mode: str, *, device: str = "cpu") -> Replay:
 
 
 def play(
-    drafter: TorchDrafter,
-    rounds: Sequence[Round],
-    rows: Tensor,
-    *,
-    scenario: Path = Path("scenario.json"),
+    drafter: TorchDrafter, rounds: Sequence[Round], rows: Tensor, scenario: Path
 ) -> Iterator[dict[str, Tensor]]:
     """Run a scenario in one slot through the desk; each round gives what was seen of it, by key.
 
@@ -86,13 +83,21 @@ def play(
     player = _Player(watched, drafter.config, max(this.max_model_len for this in rounds))
     for index, this in enumerate(rounds):
         watched.seen.clear()
-        status = player.step(index, this, rows[this.row_offset : this.row_offset + this.n_rows])
-        if status > EntryStatus.PARTIAL_WINDOW:
-            raise CheckpointError(f"round {index}: the desk answered {EntryStatus(status).name}")
+        try:
+            player.step(index, this, rows[this.row_offset : this.row_offset + this.n_rows])
+        except _Refused as error:
+            raise wrong(scenario, f"the desk answered {error}", at=f"rounds[{index}]") from None
+        except struct.error as error:
+            what = f"a number does not fit its field ({error})"
+            raise wrong(scenario, what, at=f"rounds[{index}]") from None
         lo_pos = player.lo_pos()
         if lo_pos is not None:
             watched.see_window(max(lo_pos, this.anchor_pos - player.window), this.anchor_pos)
         yield dict(watched.seen)
+
+
+class _Refused(Exception):  # noqa: N818 -- what the desk did
+    """By its name, the frame or entry status that says no."""
 
 
 class _Player:
@@ -110,8 +115,8 @@ class _Player:
         self._generation = 0
         self._seq = 0
 
-    def step(self, index: int, this: Round, rows: Tensor) -> int:
-        """The entry's status. The query clamp is HELLO's, so a new one takes a HELLO (R6)."""
+    def step(self, index: int, this: Round, rows: Tensor) -> None:
+        """_Refused unless it is served. The query clamp is HELLO's, so a new one takes one (R6)."""
         if this.max_model_len != self._said_max_model_len:
             self._ask(
                 frame(
@@ -143,7 +148,9 @@ class _Player:
             entries=[entry],
         )
         body = self._ask(head + rows.contiguous().view(torch.uint8).numpy().tobytes())
-        return parse_step_reply(body).statuses[0].status
+        status = parse_step_reply(body).statuses[0].status
+        if status > EntryStatus.PARTIAL_WINDOW:
+            raise _Refused(EntryStatus(status).name)
 
     def lo_pos(self) -> int | None:
         found: int | None = self._desk.snapshot()["slots"][SLOT]["lo_pos"]
@@ -160,7 +167,7 @@ class _Player:
         )
         status = parse_header(reply).status
         if status:
-            raise CheckpointError(f"the desk answered {FrameStatus(status).name}")
+            raise _Refused(FrameStatus(status).name)
         return reply[HEADER_BYTES:]
 
 

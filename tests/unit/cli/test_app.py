@@ -22,6 +22,8 @@ from dsparkctl.contract.receipt import ReceiptError
 
 Cli = Callable[..., tuple[int, str, str]]
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "drafter" / "a"
+
 MAIN = [sys.executable, "-c", "from dsparkctl.cli.app import main; main()"]
 
 
@@ -166,6 +168,43 @@ def test_a_full_disk_behind_stdout_is_one_line() -> None:
     with Path("/dev/full").open("w") as full:
         done = process("config", "schema", stdout=full.fileno())
     assert (done.returncode, done.stderr) == (1, "No space left on device\n")
+
+
+CLOSED = [
+    (("wire", "decode", "44"), 2),
+    (("checkpoint", "inspect", str(GOLDEN)), 0),
+    (("worker", "serve", "--help"), 0),
+    (("worker", "serve", "--nope"), 2),
+    (("demo", "--endpoint", "tcp://127.0.0.1:1"), 1),
+    (("--version",), 0),
+]
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("args", "code"), CLOSED)
+def test_a_closed_stream_changes_no_exit_code_and_is_no_traceback(
+    args: tuple[str, ...], code: int, closed: str
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *MAIN, *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+    assert done.returncode == code
+
+
+def test_closed_streams_get_their_own_numbers_back() -> None:
+    """Otherwise the first socket would be everybody's stdout."""
+    code = (
+        "import sys; from dsparkctl.cli import render; render.open_missing();"
+        "sys.exit([s.fileno() for s in (sys.stdin, sys.stdout, sys.stderr)] != [0, 1, 2])"
+    )
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code]
+    assert subprocess.run(command, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

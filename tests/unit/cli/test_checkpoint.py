@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dsparkctl.cli import checkpoint
+
 Cli = Callable[..., tuple[int, str, str]]
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "drafter" / "a"
@@ -67,3 +69,35 @@ def test_what_is_missing_or_unknown_is_named_and_fails(cli: Cli, renamed: Path) 
 def test_a_folder_without_a_checkpoint_is_one_line(cli: Cli, tmp_path: Path) -> None:
     code, out, err = cli("checkpoint", "inspect", tmp_path)
     assert (code, out, err.count("\n")) == (1, "", 1)
+
+
+@pytest.fixture
+def too_few_experts(tmp_path: Path) -> Path:
+    """The golden checkpoint under a config that asks for 64 experts instead of 8."""
+    for name in ("config.json", "inference_config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((GOLDEN / name).read_bytes())
+    for path in (tmp_path / "config.json", tmp_path / "inference_config.json"):
+        text = path.read_text()
+        path.write_text(text.replace('_experts": 8', '_experts": 64'))
+    return tmp_path
+
+
+def test_many_problems_of_a_kind_are_cut_and_counted(cli: Cli, too_few_experts: Path) -> None:
+    code, _, err = cli("checkpoint", "inspect", too_few_experts)
+    code_json, out, _ = cli("checkpoint", "inspect", too_few_experts, "--json")
+    n_missing = json.loads(out)["n_missing"]
+    assert (code, code_json) == (1, 1)
+    assert n_missing >= 3 * 3 * 56
+    assert err.count(": is missing\n") == 20
+    assert f"... and {n_missing - 20} more missing\n" in err
+
+
+def test_json_is_cut_too_and_says_how_many_there_are(
+    cli: Cli, too_few_experts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "MAX_JSON", 5)
+    found = json.loads(cli("checkpoint", "inspect", too_few_experts, "--json")[1])
+    assert len(found["missing"]) == 5
+    assert found["n_missing"] > 5
+    assert found["n_wrong"] > len(found["wrong"]) == 5
+    assert (found["n_unknown"], found["unknown"]) == (0, [])

@@ -39,6 +39,15 @@ def is_gone(pid_file: Path) -> bool:
     return False
 
 
+def runs(pid: int) -> bool:
+    """Also False for a dead process whose new parent has not asked for it yet."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
 def test_the_listener_of_the_ready_line_and_the_child_ends_with_the_block(
     child: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,16 +120,56 @@ def test_a_child_that_ignores_sigterm_is_killed(
     assert time.monotonic() - began_s < 20
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_unwinds_the_block_and_ends_the_child(
     child: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     script(monkeypatch, child, READY, SLEEP)
-    before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), worker_process(Path(), None):
-        signal.raise_signal(number)
-    assert is_gone(child)
-    assert signal.getsignal(number) is before
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with pytest.raises(KeyboardInterrupt), worker_process(Path(), None):
+            signal.raise_signal(number)
+        assert is_gone(child)
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored(
+    child: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, child, READY, SLEEP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with worker_process(Path(), None):
+            signal.raise_signal(signal.SIGHUP)
+            assert not is_gone(child)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_demo_that_is_killed_leaves_no_worker(child: Path) -> None:
+    """Nothing of ours runs after SIGKILL: the kernel ends the child."""
+    worker = (
+        f"import os, pathlib; pathlib.Path({str(child)!r}).write_text(str(os.getpid()))"
+        f"\n{READY}\n{SLEEP}"
+    )
+    demo = (
+        "import sys, time; from pathlib import Path;"
+        "from dsparkctl.demo import worker_process as module;"
+        f"module._command = lambda *_: [sys.executable, '-c', {worker!r}];"
+        "held = module.worker_process(Path(), None); held.__enter__();"
+        "print('ready', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", demo], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        assert runs(int(child.read_text()))
+        process.kill()
+    end_s = time.monotonic() + 10
+    while runs(int(child.read_text())):
+        assert time.monotonic() < end_s, "the worker outlived the demo"
+        time.sleep(0.05)
 
 
 def test_a_signal_while_the_child_starts_does_not_leave_it_behind(

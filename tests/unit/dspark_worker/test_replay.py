@@ -128,3 +128,46 @@ def test_a_case_without_one_of_its_files_is_one_line(case: Path, name: str) -> N
     with pytest.raises(CheckpointError) as caught:
         replay(case, "f32")
     assert "\n" not in str(caught.value)
+
+
+def respoken(case: Path, index: int, **fields: Any) -> Path:
+    """The case's scenario with fields of one round changed."""
+    path = case / "scenario.json"
+    scenario = json.loads(path.read_text())
+    scenario["rounds"][index] |= fields
+    path.write_text(json.dumps(scenario))
+    return path
+
+
+def test_a_case_without_rounds_is_one_line(case: Path) -> None:
+    (case / "scenario.json").write_text('{"rounds": []}')
+    with pytest.raises(CheckpointError, match=r"scenario\.json: rounds: must be a list of at le"):
+        replay(case, "f32")
+
+
+@pytest.mark.parametrize("values", [[], 5, None, "x"])
+def test_a_round_that_is_no_object_is_named(case: Path, values: object) -> None:
+    (case / "scenario.json").write_text(json.dumps({"rounds": [values]}))
+    with pytest.raises(CheckpointError, match=r"rounds\[0\]: must be an object$"):
+        load_case(case)
+
+
+@pytest.mark.parametrize("key", ["f32.", "f32.main_x"])
+def test_an_expected_key_without_round_or_kind_is_named(case: Path, key: str) -> None:
+    save_file({key: torch.zeros(1)}, case / "expected.safetensors")
+    with pytest.raises(CheckpointError, match=rf"expected\.safetensors: {key}: is no key"):
+        replay(case, "f32")
+
+
+def test_a_round_that_the_desk_refuses_is_named_with_its_file(case: Path) -> None:
+    path = respoken(case, 2, anchor_token=-5)
+    with pytest.raises(CheckpointError) as caught:
+        replay(case, "f32")
+    assert str(caught.value) == f"{path}: rounds[2]: the desk answered BAD_ENTRY"
+
+
+def test_a_number_beyond_its_field_is_named_with_its_file(case: Path) -> None:
+    path = respoken(case, 2, anchor_pos=1 << 70)
+    with pytest.raises(CheckpointError) as caught:
+        replay(case, "f32")
+    assert str(caught.value).startswith(f"{path}: rounds[2]: a number does not fit its field")

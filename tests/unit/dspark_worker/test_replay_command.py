@@ -1,7 +1,10 @@
 """`worker replay`: the comparison as text and as one JSON line, and exit 1 when it breaks."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +75,49 @@ def test_an_output_that_cannot_be_written_is_one_line(
     assert main(["replay", str(GOLDEN), "--mode", "f32", "--out", str(out)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert str(out) in line
+
+
+def test_an_output_that_is_no_regular_file_is_refused_before_the_replay_and_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    no_case = tmp_path / "nothing"
+    assert main(["replay", str(no_case), "--mode", "f32", "--out", str(fifo)]) == 1
+    assert capsys.readouterr().err == f"{fifo}: not a regular file\n"
+    assert fifo.is_fifo()
+    assert list(tmp_path.iterdir()) == [fifo]
+
+
+def test_a_name_that_no_file_can_have_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / ("x" * 300)
+    assert main(["replay", str(GOLDEN), "--mode", "f32", "--out", str(out)]) == 1
+    assert capsys.readouterr().err.endswith(": File name too long\n")
+
+
+def process(end: str, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
+    """A replay as a process of its own, its streams redirected by the shell words `end`."""
+    command = [sys.executable, "-m", "dspark_worker", "replay", str(GOLDEN), "--mode", "f32"]
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {end}', "sh", *command],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_reader_that_is_gone_is_one_line() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = process("", stdout=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "stdout: cannot be written: Broken pipe\n")
+
+
+def test_a_closed_stdout_changes_no_exit_code() -> None:
+    done = process("<&- >&-")
+    assert (done.returncode, done.stderr) == (0, "")
