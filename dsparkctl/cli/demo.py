@@ -27,7 +27,10 @@ app = new_app()
 def demo(
     endpoint: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The data listener of a worker that already runs."),
+        typer.Option(
+            metavar="URL",
+            help="The data listener of a worker that already runs; its engine is thrown out.",
+        ),
     ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Instead of the embedded tiny checkpoint.")
