@@ -33,7 +33,10 @@ Target = Annotated[
     ),
 ]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Instead of ./dspark.yaml.")
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", envvar="DSPARK_CONFIG", help="Instead of ./dspark.yaml."
+    ),
 ]
 TakeOver = Annotated[
     bool,

@@ -78,7 +78,10 @@ def _capture(source: str) -> bytes:
     if source != "-" and _is_hex(digits):
         return bytes.fromhex(digits)
     if source != "-" and not _exists(source):
-        raise Stop(Exit.USAGE, f"{_place(source)}: neither an even number of hex digits nor a file that is there")
+        raise Stop(
+            Exit.USAGE,
+            f"{_place(source)}: neither an even number of hex digits nor a file that is there",
+        )
     found = _read(None if source == "-" else Path(source))
     if _MAGIC_BYTES in (found[:4], found[PREFIX_BYTES : PREFIX_BYTES + 4]):
         return found

@@ -192,3 +192,19 @@ def test_a_terminal_gets_a_histogram(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     bars = [line for line in out.splitlines() if "#" in line]
     assert bars
     assert all(" us " in line for line in bars)
+
+
+@pytest.mark.parametrize("command", ["probe", "stats", "reset"])
+def test_the_file_that_dspark_config_names_is_the_one_that_counts(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """As for `config`: an operator must not look at another worker by the same variable."""
+    path = tmp_path / "other.yaml"
+    path.write_text(
+        "version: 1\nworker:\n  checkpoint: /x\n  identity_from_files: true\n"
+        "  listen: tcp://127.0.0.1:7\n  admin: [tcp://127.0.0.1:9]\n"
+    )
+    monkeypatch.setenv("DSPARK_CONFIG", str(path))
+    code, _, err = cli(command, "tcp://127.0.0.1:7", *(["--all", "--yes"] * (command == "reset")))
+    assert code == 2
+    assert "the configured data listener" in err
