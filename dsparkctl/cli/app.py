@@ -13,6 +13,7 @@ from dsparkctl import CONTRACT_VERSION, __version__
 from dsparkctl.cli import render
 from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.group import Entry, lazy_group, new_app
+from dsparkctl.streams import open_missing
 
 PROGRAM = "dsparkctl"
 
@@ -55,7 +56,7 @@ def _top(
 
 def main() -> NoReturn:
     """The entry point of the installed command."""
-    render.open_missing()
+    open_missing()
     code = run(sys.argv[1:])
     render.finish()
     sys.exit(code)

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from time import monotonic
 from typing import Any, Final, TextIO
 
@@ -17,16 +16,6 @@ _RED: Final = "\x1b[31m"
 _PLAIN: Final = "\x1b[0m"
 _BAR_CELLS: Final = 30
 _REDRAW_S: Final = 0.1
-
-
-def open_missing() -> None:
-    """A stream that was closed before we started (`>&-`) leads nowhere, and is one again.
-
-    Each opening takes the lowest number that is free: the stream's own, not left to a socket.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 -- it stays open
 
 
 def data(text: str) -> None:

@@ -5,10 +5,8 @@ tools know. `dsparkctl worker …` becomes this process.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -20,11 +18,12 @@ from dsparkctl.checkpoint.errors import CheckpointError
 from dsparkctl.config.errors import ConfigError, FileError, WriteError
 from dsparkctl.contract.receipt import ReceiptError
 from dsparkctl.exits import Exit
+from dsparkctl.streams import open_missing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run, and answer with an exit code."""
-    _open_missing_streams()
+    open_missing()
     parser = argparse.ArgumentParser(prog="dsparkctl worker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, room, text in (
@@ -49,16 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed("out of memory while loading the checkpoint", Exit.FAILED)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
-
-
-def _open_missing_streams() -> None:
-    """A stream that was closed before we started (`>&-`) leads nowhere, and is one again.
-
-    Each opening takes the lowest number that is free: the stream's own, not left to a socket.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 -- it stays open
 
 
 def _serve(given: argparse.Namespace) -> int:

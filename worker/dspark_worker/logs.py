@@ -6,11 +6,9 @@ while, with the count of what was left out: the log never grows with the rounds.
 
 import json
 import logging
-import os
 import select
 import sys
 import time
-from pathlib import Path
 from typing import TextIO
 
 _REPEAT_S = 10.0
@@ -65,8 +63,6 @@ class Unhindered(logging.StreamHandler[TextIO]):
 
 def configure(*, as_json: bool) -> None:
     """Send the process's log to stderr."""
-    if sys.stderr is None:  # closed by whoever started us: 2 must not become a socket's number
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 -- for the process's whole life
     handler = Unhindered(sys.stderr)
     handler.addFilter(Sparse())
     if as_json:

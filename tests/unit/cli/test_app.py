@@ -200,7 +200,7 @@ def test_a_closed_stream_changes_no_exit_code_and_is_no_traceback(
 def test_closed_streams_get_their_own_numbers_back() -> None:
     """Otherwise the first socket would be everybody's stdout."""
     code = (
-        "import sys; from dsparkctl.cli import render; render.open_missing();"
+        "import sys; from dsparkctl.streams import open_missing; open_missing();"
         "sys.exit([s.fileno() for s in (sys.stdin, sys.stdout, sys.stderr)] != [0, 1, 2])"
     )
     command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code]
