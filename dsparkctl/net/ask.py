@@ -16,6 +16,10 @@ from dsparkctl.contract.records import AppHeader
 from dsparkctl.net.transport import Broken, Deadline, Link
 
 
+class NotOurs(Broken):
+    """A whole message came back in time, but it does not answer the request (§6.3: echoes)."""
+
+
 class Reply(NamedTuple):
     """A reply that answers its request; `body` holds until the link's next exchange."""
 
@@ -26,8 +30,8 @@ class Reply(NamedTuple):
 def ask(link: Link, parts: Sequence[Buffer], deadline: Deadline) -> Reply:
     """Exchange a message whose first buffer begins with its AppHeader.
 
-    TransportError as the link raises it, or Broken, with the link closed, when what came back does
-    not answer the request.
+    TransportError as the link raises it, or NotOurs, with the link closed, when what came back
+    does not answer the request.
     """
     message = link.exchange(parts, deadline)
     asked = parse_header(parts[0], sum(map(len, parts)))
@@ -35,11 +39,11 @@ def ask(link: Link, parts: Sequence[Buffer], deadline: Deadline) -> Reply:
         header = parse_header(message)
     except WireError as error:
         link.close()
-        raise Broken(f"{link.endpoint}: the answer has no DSP1 header: {error}") from None
+        raise NotOurs(f"{link.endpoint}: the answer has no DSP1 header: {error}") from None
     differs = _difference(header, asked)
     if differs:
         link.close()
-        raise Broken(f"{link.endpoint}: the answer is not to our request: {differs}")
+        raise NotOurs(f"{link.endpoint}: the answer is not to our request: {differs}")
     return Reply(header, message[HEADER_BYTES:])
 
 

@@ -10,7 +10,8 @@ is taken with as few calls as it arrives in: prefix and body usually come in one
 import os
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from dsparkctl.contract.endpoint import Endpoint
@@ -41,10 +42,20 @@ class TcpLink:
 
     def exchange(self, parts: Sequence[Buffer], deadline: Deadline) -> memoryview:
         """Send the buffers as one message, return its reply as a view; see `Link`."""
-        try:
+        with self._closing_on_error():
             self._look_for_strays()
             self._send(parts, deadline)
             return self._receive(deadline)
+
+    def check(self) -> None:
+        """Whether the connection still stands, with nothing on it; see `Link`."""
+        with self._closing_on_error():
+            self._look_for_strays()
+
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             self.close()
             raise self._broken(_reason(error)) from None
@@ -121,7 +132,11 @@ def dial_tcp(endpoint: Endpoint, deadline: Deadline) -> TcpLink:
     """
     reason = "names no address to connect to"
     for family, address in _addresses(endpoint):
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # no descriptor left, or a family that this host does not speak
+            reason = _reason(error)
+            continue
         try:
             _connect(sock, endpoint, address, deadline)
             return TcpLink(sock, endpoint)

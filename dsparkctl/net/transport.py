@@ -60,5 +60,11 @@ class Link(Protocol):
         a late reply lands nowhere (§7.5); whether the peer saw the request is then unknown.
         """
 
+    def check(self) -> None:
+        """Broken, with the link closed, when the peer is gone or has sent what nobody asked for.
+
+        Looks at what has arrived and waits for nothing (C22).
+        """
+
     def close(self) -> None:
         """Give the connection up; a second time does nothing."""

@@ -12,6 +12,9 @@ BANNED = ("typer", "paramiko", "rich", "click", "torch", "safetensors")
 
 LIGHT_ROOMS = ("contract", "state", "net", "checkpoint", "config")
 
+HEAVY_CLIENT = ("ring", "staging", "broadcast", "proxy", "proposer", "start", "speculator")
+"""Rank 0's rooms that hold tensors, or stand on those."""
+
 LIGHT_WORKER = ("desk", "drafter", "scripted", "selftest", "server", "stats", "serve", "options")
 
 _PROGRAM = """
@@ -34,7 +37,12 @@ def light_modules() -> list[str]:
         for room in LIGHT_ROOMS
         for path in sorted((ROOT / "dsparkctl" / room).glob("*.py"))
     ]
-    return rooms + [f"dspark_worker.{name}" for name in LIGHT_WORKER]
+    client = [
+        f"dsparkctl.client.{path.stem}"
+        for path in sorted((ROOT / "dsparkctl" / "client").glob("[!_]*.py"))
+        if path.stem not in HEAVY_CLIENT
+    ]
+    return rooms + client + [f"dspark_worker.{name}" for name in LIGHT_WORKER]
 
 
 def test_the_light_rooms_import_without_typer_paramiko_rich_click_and_torch() -> None:
