@@ -20,6 +20,7 @@ PROGRAM = "dsparkctl"
 COMMANDS = {
     "demo": Entry("dsparkctl.cli.demo", "See rounds being drafted: worker and client in one."),
     "worker": Entry("dsparkctl.cli.worker", "Serve drafts, or replay a recorded case."),
+    "simulate": Entry("dsparkctl.cli.simulate", "Torture both sides on simulated time."),
     "probe": Entry("dsparkctl.cli.probe", "Measure PING round trips to a worker."),
     "stats": Entry("dsparkctl.cli.stats", "Watch a worker's counters."),
     "reset": Entry("dsparkctl.cli.reset", "Discard windows of a worker's slots."),

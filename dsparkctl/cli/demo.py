@@ -1,7 +1,5 @@
-"""`dsparkctl demo`: worker and engine in one command, rounds drafted before one's eyes."""
+"""`dsparkctl demo`: a small engine that really speculates, with the real client and a worker."""
 
-import random
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +10,15 @@ import typer
 from dsparkctl.cli import render
 from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.group import new_app
-from dsparkctl.cli.spread import summary
-from dsparkctl.contract.endpoint import Endpoint, parse_endpoint
-from dsparkctl.demo.play import DemoError, HelloRefused, Played, play
-from dsparkctl.demo.script import rounds
-from dsparkctl.demo.terms import EMBEDDED, Terms, terms_of
-from dsparkctl.demo.worker_process import WorkerDied, worker_process
-from dsparkctl.net.transport import NotInThisBuild, TransportError
+from dsparkctl.client.environment import Policy, SettingsError
+from dsparkctl.client.terms import TermsError
+from dsparkctl.contract.endpoint import parse_endpoint
+from dsparkctl.demo import options as limits
+from dsparkctl.demo.options import EngineEnded, OptionError, Options
+from dsparkctl.demo.perform import perform
+from dsparkctl.demo.terms import EMBEDDED
+from dsparkctl.demo.worker_process import WorkerDied
+from dsparkctl.net.transport import NotInThisBuild
 
 app = new_app()
 
@@ -35,25 +35,65 @@ def demo(
     checkpoint: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Instead of the embedded tiny checkpoint.")
     ] = None,
-    n_rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", min=1, max=1_000_000, help="Rounds to play.")
-    ] = 100,
-    seed: Annotated[int, typer.Option(metavar="S", help="Another seed, another play.")] = 1,
+    requests: Annotated[
+        int | None,
+        typer.Option(
+            metavar="R",
+            min=1,
+            max=limits.MAX_REQUESTS,
+            help=f"Requests; by itself {limits.N_REQUESTS}, with --show-outage"
+            f" {limits.OUTAGE_N_REQUESTS}.",
+        ),
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option(metavar="T", min=1, max=limits.MAX_TOKENS, help="Tokens for each.")
+    ] = limits.N_TOKENS,
+    concurrency: Annotated[
+        int,
+        typer.Option(metavar="C", min=1, max=limits.MAX_CONCURRENCY, help="Requests at a time."),
+    ] = limits.MAX_CONCURRENCY,
+    seed: Annotated[int, typer.Option(metavar="S", help="Another seed, other prompts.")] = 1,
+    policy: Annotated[
+        Policy, typer.Option(help="What a failed round means; all but capacity draft here, too.")
+    ] = Policy.CAPACITY,
+    timeout_ms: Annotated[
+        float, typer.Option(metavar="MS", min=1, max=10_000, help="Deadline of a round.")
+    ] = limits.TIMEOUT_MS,
+    step_ms: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MS",
+            min=0,
+            max=10_000,
+            help="What a round takes at least; a verify step on the real machine takes 33 to 48."
+            f" By itself 0, with --show-outage {limits.OUTAGE_STEP_MS:g}.",
+        ),
+    ] = None,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(metavar="S", min=0.1, max=86_400, help="End the rounds after so long."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
+    show_outage: Annotated[
+        bool, typer.Option("--show-outage", help="Kill the demo's own worker, and bring it back.")
+    ] = False,
 ) -> None:
-    """See rounds being drafted, each answer held against the contract.
+    """See a small engine speculate with a worker's drafts, and what they are worth.
 
-    Without --endpoint a worker is started on loopback and ended again.
+    Without --endpoint a worker is started on loopback and ended again. Every output is compared
+    with what the target says without drafts; exit status 1 when one differs.
     """
-    terms = terms_of(checkpoint or EMBEDDED)
-    session = random.SystemRandom().randrange(1, 1 << 32)
-    with _failures(), _worker(endpoint, checkpoint or EMBEDDED, terms) as listener:
-        render.note(f"playing {n_rounds} rounds of seed {seed} on {listener}")
-        played = play(listener, terms.hello, rounds(seed, n_rounds, terms.hello), session)
-    if as_json:
-        render.json_line(_facts(listener, terms, seed, played))
-    else:
-        _show(played)
+    with _failures():
+        options = Options(
+            None if endpoint is None else parse_endpoint(endpoint),
+            checkpoint or EMBEDDED,
+            *(requests, tokens, concurrency, seed, policy),
+            *(timeout_ms, step_ms, max_seconds, show_outage),
+        )
+        report = perform(options, render.note)
+    (render.json_line if as_json else _show)(report)
+    if not report["outputs_match_reference"]:
+        raise Stop(Exit.FAILED, "an output differs from what the target says without drafts")
 
 
 @contextmanager
@@ -64,65 +104,56 @@ def _failures() -> Iterator[None]:
         for line in error.last_lines:
             render.note(f"  {line}")
         raise Stop(Exit.FAILED, str(error)) from None
-    except HelloRefused as error:
-        raise Stop(Exit.MISMATCH, str(error)) from None
-    except NotInThisBuild as error:
+    except (OptionError, SettingsError, NotInThisBuild) as error:
         raise Stop(Exit.USAGE, str(error)) from None
-    except (DemoError, TransportError) as error:
+    except (EngineEnded, TermsError) as error:
         raise Stop(Exit.FAILED, str(error)) from None
 
 
-@contextmanager
-def _worker(endpoint: str | None, checkpoint: Path, terms: Terms) -> Iterator[Endpoint]:
-    """The listener to play on: the one that is named, or that of a worker of our own."""
-    if endpoint is not None:
-        yield parse_endpoint(endpoint)
-        return
-    render.note(f"starting a worker on the checkpoint in {checkpoint}")
-    started_s = time.monotonic()
-    with worker_process(checkpoint, terms.receipt) as listener:
-        render.note(f"ready after {time.monotonic() - started_s:.1f} s")
-        yield listener
-
-
-def _show(played: Played) -> None:
-    counts: list[tuple[str, object]] = [
-        ("rounds", played.n_rounds),
-        ("rows", played.n_rows),
-        ("drafts", played.n_drafts),
-        *((kind.value, n) for kind, n in sorted(played.kinds.items())),
-        ("reconnects", played.n_reconnects),
-        *((f"status {status.name}", n) for status, n in sorted(played.statuses.items())),
-    ]
-    render.table(("what", "count"), counts)
+def _show(report: dict[str, Any]) -> None:
+    """What nobody publishes first: tokens a target step with the drafter, and without."""
+    phases = report.get("phases") or {"with the drafter": report}
+    rows = [(name, *_phase(phase)) for name, phase in phases.items()]
+    by_itself = ("the target by itself", "", 1.0, "", "")
+    headings = ("", "rounds", "tokens per target step", "drafts accepted", "rounds without drafts")
+    render.table(headings, [*rows, by_itself])
     render.data("")
-    split = {name: summary(values, (50, 99)) for name, values in _split(played).items()}
+    accepted = report["acceptance_per_position"]
     render.table(
-        ("time of a round", "p50 us", "p99 us", "max us"),
-        [(name, s["p50"], s["p99"], s["max"]) for name, s in split.items()],
+        ("draft", "accepted"), [(j, f"{share:.1%}") for j, share in enumerate(accepted, 1)]
     )
+    render.data("")
+    times = {name: spread for name, spread in report["ms_per_round"].items() if spread}
+    render.table(
+        ("time of a round", "p50 ms", "p99 ms"),
+        [
+            (name, *(spread[p] if spread[p] is not None else "-" for p in ("p50", "p99")))
+            for name, spread in times.items()
+        ],
+    )
+    render.data("")
+    render.fields({name: report[name] for name in _FIELDS})
 
 
-def _facts(listener: Endpoint, terms: Terms, seed: int, played: Played) -> dict[str, Any]:
-    split = {name: summary(values, (50, 99)) for name, values in _split(played).items()}
-    return {
-        "endpoint": str(listener),
-        "worker_name": played.worker_name,
-        "drafter_identity": terms.hello.drafter_identity.hex(),
-        "seed": seed,
-        "rounds": played.n_rounds,
-        "rows": played.n_rows,
-        "drafts": played.n_drafts,
-        "reconnects": played.n_reconnects,
-        "entries": {kind.name.lower(): n for kind, n in sorted(played.kinds.items())},
-        "statuses": {status.name: n for status, n in sorted(played.statuses.items())},
-        **{f"{name.replace(' ', '_')}_us": spread for name, spread in split.items()},
-    }
+_FIELDS = (
+    "requests",
+    "requests_done",
+    "tokens",
+    "preempted",
+    "prefix_hits",
+    "chunked",
+    "connections",
+    "steps_sent",
+    "resyncs",
+    "remote",
+    "outputs_match_reference",
+)
 
 
-def _split(played: Played) -> dict[str, list[float]]:
-    return {
-        "round trip": played.round_trip_us,
-        "worker": played.worker_us,
-        "wire": played.wire_us,
-    }
+def _phase(phase: dict[str, Any]) -> tuple[object, ...]:
+    reasons = [
+        f"{n} {name.removeprefix('fallback_').replace('_', ' ')}"
+        for name, n in phase["fallbacks"].items()
+    ]
+    mean = f"{sum(phase['acceptance_per_position']):.2f}"
+    return phase["rounds"], f"{phase['tokens_per_step']:.2f}", mean, ", ".join(reasons) or "none"

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dsparkctl.client.fallback import Outcome
+from dsparkctl.client.pinned import host_bytes, host_tensor
 
 _WORD_BYTES: Final = 4
 
@@ -42,33 +43,39 @@ class Word:
     """Packs and unpacks the tensor of one rank; `device` is where it is broadcast."""
 
     def __init__(self, max_requests: int, num_spec: int, device: torch.device) -> None:
-        self._max_requests, self._num_spec = max_requests, num_spec
+        self.max_requests, self._num_spec = max_requests, num_spec
         n_words = 1 + 2 * max_requests * num_spec
-        is_cuda = device.type == "cuda"
         self.tensor = torch.zeros(n_words, dtype=torch.int32, device=device)
-        self._here = torch.zeros(n_words, dtype=torch.int32, pin_memory=is_cuda)
-        array: Any = self._here.numpy()
-        self._bytes = memoryview(array).cast("B")
+        self._here = host_tensor(n_words, torch.int32, device)
+        self._bytes = host_bytes(self._here)
+        self._left: Any = None
+        if device.type == "cuda":
+            self._left = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
-    @torch.inference_mode()
     def packed(
         self, outcome: Outcome, draft_ids: Sequence[int], confidence: Sequence[float]
     ) -> Tensor:
         """Rank 0: N values for each request in turn, into the device's tensor.
 
-        Asynchronous on CUDA, in the order of the current stream; the round before has left the
-        pinned words by then, since the wait for this round's rows came after it.
+        Asynchronous on CUDA, in the order of the current stream.
         """
-        at_most = self._max_requests * self._num_spec
-        pack = _packing(len(draft_ids), at_most)
-        pack.pack_into(self._bytes, 0, outcome, *draft_ids, *confidence)
+        n, at_most = len(draft_ids), self.max_requests * self._num_spec
+        if n > at_most:
+            raise ValueError(
+                f"drafts of {n // self._num_spec} requests, the tensor holds {self.max_requests}"
+            )
+        packing = _packing(n, at_most)
+        if self._left is not None:
+            self._left.synchronize()  # the words of the round before are long gone
+        packing.pack_into(self._bytes, 0, outcome, *draft_ids, *confidence)
         self.tensor.copy_(self._here, non_blocking=True)
+        if self._left is not None:
+            self._left.record()
         return self.tensor
 
-    @torch.inference_mode()
     def unpacked(self, tensor: Tensor, n_requests: int) -> Drafts:
         """Every rank: the first `n_requests` requests of a broadcast tensor; waits for nothing."""
-        shape = (2, self._max_requests, self._num_spec)
+        shape = (2, self.max_requests, self._num_spec)
         ids, confidence = tensor[1:].view(shape)[:, :n_requests]
         return Drafts(ids.to(torch.int64), confidence.view(torch.float32).clone())
 

@@ -77,6 +77,8 @@ class WorkerLink:
         self._backoff = RESTED
         self._link: Link | None = None
         self._is_greeted = False
+        self._was_stale = False
+        """The last STEP reply was STALE_SEQ."""
 
     @property
     def is_connected(self) -> bool:
@@ -127,7 +129,7 @@ class WorkerLink:
         self.drop(f"reply refused: {reason}")
 
     def renew_session(self) -> None:
-        """§9.2: the worker holds newer generations than rank 0; a new session drops them all."""
+        """§9.2: the worker's generations or seq are ahead of rank 0's; a new session drops them."""
         self.session, self.seq = self._new_session(), 0
         self._is_greeted = False
 
@@ -163,12 +165,12 @@ class WorkerLink:
         else:
             self._backoff = self._backoff.succeeded()
             self._is_greeted = True
+            self.last_error = ""
             self.epoch += 1
             self.has_margin = bool(answer.capabilities & CAN_MARGIN)
             self.worker_name = answer.worker_name.decode("ascii", "replace")
-            log.info(
-                "connected to %s, %s, session %08x", link.endpoint, self.worker_name, self.session
-            )
+            name = ascii(self.worker_name)  # a peer's text must not write lines of its own
+            log.info("connected to %s, %s, session %08x", link.endpoint, name, self.session)
 
     def _disable(self, status: FrameStatus, answer: HelloReply | None) -> None:
         differs = differences(self.hello, answer) if answer is not None else ""
@@ -180,6 +182,7 @@ class WorkerLink:
 
     def _answered(self, reply: Reply) -> Exchange:
         status = reply.header.status
+        was_stale, self._was_stale = self._was_stale, status == FrameStatus.STALE_SEQ
         if not status:
             try:
                 return Exchange(parse_step_reply(reply.body), Outcome.DRAFTED, "", False)
@@ -189,6 +192,9 @@ class WorkerLink:
             self._disable(FrameStatus(status), None)
         elif status in _SAY_HELLO:
             self._is_greeted = False  # C3: on the same connection, before the next round's STEP
+            if was_stale and self._was_stale:
+                # The worker's last seq is out of reach, and HELLO does not lower it (R3).
+                self.renew_session()
         elif status not in _ROUND_FAILED:
             return self._failed(Outcome.BAD_REPLY, f"frame status {status} is not a code of §9.1")
         reason = f"STEP: frame status {_name(status)}"

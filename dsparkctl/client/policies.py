@@ -49,9 +49,7 @@ def raises(on_fail: OnFail, outcome: Outcome) -> bool:
     if outcome is Outcome.RAISED:
         return True
     return (
-        on_fail is OnFail.RAISE
-        and outcome is not Outcome.SWITCHED_OFF
-        and not is_served(outcome)
+        on_fail is OnFail.RAISE and outcome is not Outcome.SWITCHED_OFF and not is_served(outcome)
     )
 
 

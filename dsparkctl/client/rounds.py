@@ -18,7 +18,7 @@ from dsparkctl.contract.codes import NEED_DRAFT, WANT_MARGIN, EntryStatus
 from dsparkctl.contract.layout import Buffer
 from dsparkctl.contract.messages import StepReply, step_head
 from dsparkctl.contract.records import ReqEntry
-from dsparkctl.state.breaker import Breaker
+from dsparkctl.state.breaker import Breaker, State
 from dsparkctl.state.ledger import Ledger, Part, Sampled, Scheduled
 from dsparkctl.state.n_out import Caps, n_out
 from dsparkctl.state.reply import Asked, n_consumed, refusal
@@ -26,6 +26,9 @@ from dsparkctl.state.verdict import Verdict, dirty_slots, verdict_of
 from dsparkctl.state.window import EMPTY
 
 log = logging.getLogger(__name__)
+
+_SAY_AGAIN_S: Final = 10.0
+"""A bad entry is logged, and then no other one for so long."""
 
 
 class Answer(NamedTuple):
@@ -81,6 +84,7 @@ class Rounds:
         self._clock = clock
         self._want_margin = want_margin
         self._epoch = link.epoch
+        self._bad_at_s = float("-inf")
 
     def run(self, batch: Batch) -> Answer:
         """One engine step, top to bottom."""
@@ -155,7 +159,8 @@ class Rounds:
         self.ledger.pages[:] = [
             page._replace(window=EMPTY, is_dirty=True) for page in self.ledger.pages
         ]
-        self.breaker = self.breaker.settled(Verdict.FAILURE)
+        if self.breaker.state is not State.OPEN:  # a silent round is no attempt (§10)
+            self.breaker = self.breaker.settled(Verdict.FAILURE)
         self.counters.ended(Outcome.OWN_FAULT)
         return self._without(Outcome.OWN_FAULT, [0] * len(requests), reason)
 
@@ -169,7 +174,7 @@ class Rounds:
         self.counters.answered(entries, reply.statuses)
         for entry, status in zip(entries, reply.statuses, strict=True):
             if status.status == EntryStatus.BAD_ENTRY:
-                log.warning("the worker found this entry bad: %s", entry)
+                self._say_bad(entry)
             elif status.status == EntryStatus.STALE_GENERATION:
                 self.link.renew_session()
         verdict = verdict_of(entries, reply.statuses)
@@ -182,6 +187,13 @@ class Rounds:
             for entry, status in zip(entries, reply.statuses, strict=True)
         ]
         return Answer(outcome, reply.draft_ids, reply.confidence, reply.margin, n_drafts, reason)
+
+    def _say_bad(self, entry: ReqEntry) -> None:
+        """§9.2: log the entry; one of many, for a worker that finds each one bad."""
+        now_s = self._clock()
+        if now_s >= self._bad_at_s + _SAY_AGAIN_S:
+            self._bad_at_s = now_s
+            log.warning("the worker found this entry bad: %s", entry)
 
     def _fail(
         self, outcome: Outcome, entries: Sequence[ReqEntry], reason: str, soils_all: bool
@@ -198,8 +210,20 @@ class Rounds:
         """No draft of this round; its rows did not arrive, or nobody knows whether they did."""
         self.ledger.soil(entry.slot for entry in entries)
         self.counters.ended(outcome)
-        reason = reason or self.link.disabled or self.link.last_error
+        reason = reason or self._reason(outcome)
         return self._without(outcome, [0 if _wants(entry) else None for entry in entries], reason)
+
+    def _reason(self, outcome: Outcome) -> str:
+        match outcome:
+            case Outcome.SWITCHED_OFF:
+                return "the switch file is there"
+            case Outcome.COOLDOWN:
+                return f"the breaker is open; at last: {self.link.last_error or 'entry errors'}"
+            case Outcome.DISABLED:
+                return self.link.disabled
+            case Outcome.NO_CONNECTION:
+                return self.link.last_error
+        return ""
 
     def _without(self, outcome: Outcome, n_drafts: Sequence[int | None], reason: str) -> Answer:
         n = len(n_drafts) * self.link.hello.num_spec

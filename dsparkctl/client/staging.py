@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from dsparkctl.client.pinned import host_bytes, host_tensor
 from dsparkctl.client.ring import Ring
 from dsparkctl.contract.framing import HEADER_BYTES
 from dsparkctl.contract.messages import rows_offset
@@ -70,7 +71,7 @@ class StagedRows:
         self._row_bytes = hello.row_bytes
         self._is_cuda = device.type == "cuda"
         self._stream = stream
-        self._event = torch.cuda.Event() if self._is_cuda else None
+        self._event = torch.cuda.Event() if self._is_cuda else None  # type: ignore[no-untyped-call]
         self._checked: set[object] = set()
         self._launched: _Launched | None = None
 
@@ -78,10 +79,10 @@ class StagedRows:
         self._gathered = self._on_device(n_rows, self.ring)
         self._staged = self._on_device(n_rows, self.ring) if self._is_cuda else None
         self._count = torch.arange(n_rows, device=device)
-        self._plan = _Words(3 * (hello.max_slots + n_rows), self._is_cuda)
+        self._plan = _Words(3 * (hello.max_slots + n_rows), device)
         self._plan_there = torch.empty_like(self._plan.words, device=device)
-        self._said = _Words(4 * hello.max_slots, self._is_cuda)
-        self._message = _MessageBuffer(n_rows, hello, self._is_cuda)
+        self._said = _Words(4 * hello.max_slots, device)
+        self._message = _MessageBuffer(n_rows, hello, device)
 
     def keep(
         self, parts: Sequence[Part], tensors: StepTensors, *, stage: bool
@@ -98,6 +99,8 @@ class StagedRows:
     def launch(self, parts: Sequence[Part], tensors: StepTensors, *, stage: bool) -> None:
         """The device's share of `keep`; waits for nothing. ValueError for misshapen tensors."""
         self._check(parts, tensors)
+        if self._launched is not None and self._event is not None:
+            self._event.synchronize()  # the round before broke off; its copies must not meet ours
         with self._on_stream():
             if parts:
                 self._work(parts, tensors, stage)
@@ -131,22 +134,22 @@ class StagedRows:
         anchor = end - rejected
 
         self._gather(parts, tensors.taps)
-        is_kept = pos < anchor.index_select(0, owner)
-        self.ring.put(self._gathered[:n_rows], torch.where(is_kept, place, self.ring.dump))
+        is_rejected = pos >= (anchor.index_select(0, owner) if n > 1 else anchor)
+        self.ring.put(self._gathered[:n_rows], place.masked_fill_(is_rejected, self.ring.dump))
 
         if stage:
             # `Part.sent`; where a part does not resync, anchor - W is never above its first row.
             first = torch.maximum(first, anchor - width)
-            n_sent = anchor - first
-            ends = n_sent.cumsum(0)
+            ends = (anchor - first).cumsum(0)
             most = sum(_most_sent(part, width) for part in parts)
             count = self._count[:most]
-            # Behind the last row, where the bound was too high, anything may be gathered.
-            owner = torch.searchsorted(ends, count, right=True).clamp_(max=n - 1)
-            pos = (first + n_sent - ends).index_select(0, owner).add_(count)
-            place = pos.remainder_(width).add_(base.index_select(0, owner))
-            self._stage(place, most)
-        self._say(rejected, tensors)
+            shift = anchor - ends
+            if n > 1:
+                # Behind the last row, where the bound is too high, rows of the last part repeat.
+                owner = torch.searchsorted(ends[:-1], count, right=True)
+                shift, base = shift.index_select(0, owner), base.index_select(0, owner)
+            self._stage((count + shift).remainder_(width).add_(base), most)
+        self._say(n, rejected, tensors)
 
     def _planned(self, parts: Sequence[Part], n_rows: int) -> Sequence[Tensor]:
         """What the host knows, on the device with one copy, all int64.
@@ -166,7 +169,7 @@ class StagedRows:
             words += self.ring.places(part.slot, part.first_pos, part.n_rows)
         here = self._plan.filled(words)
         there = self._plan_there[: len(words)].copy_(here, non_blocking=True)
-        return there.split([n, n, n, n_rows, n_rows, n_rows])
+        return there.split_with_sizes([n, n, n, n_rows, n_rows, n_rows])
 
     def _gather(self, parts: Sequence[Part], taps: Sequence[Tensor]) -> None:
         """The candidate rows of all parts, one below the other, each row's taps side by side."""
@@ -184,19 +187,17 @@ class StagedRows:
             self.ring.take(place, self._staged[:n_rows])
             out.copy_(self._staged[:n_rows], non_blocking=True)
 
-    def _say(self, rejected: Tensor, tensors: StepTensors) -> None:
+    def _say(self, n: int, rejected: Tensor, tensors: StepTensors) -> None:
         """Rejected and sampled by part, then both kinds of anchor by slot."""
-        n = len(rejected)
         prefill = tensors.next_prefill_tokens
-        found = torch.cat(
-            (
-                rejected,
-                tensors.num_sampled[:n],
-                tensors.last_sampled.reshape(-1)[: self._max_slots],
-                (prefill if prefill.dim() == 1 else prefill[0])[: self._max_slots],
-            )
+        found = (
+            rejected,
+            tensors.num_sampled[:n],
+            tensors.last_sampled.reshape(-1)[: self._max_slots],
+            (prefill if prefill.dim() == 1 else prefill[0])[: self._max_slots],
         )
-        self._said.words[: len(found)].copy_(found, non_blocking=True)
+        there = torch.cat([tensor.to(torch.int64) for tensor in found])
+        self._said.words[: 2 * (n + self._max_slots)].copy_(there, non_blocking=True)
 
     # --- small things -----------------------------------------------------------------------------
 
@@ -246,11 +247,11 @@ class StagedRows:
 
 
 class _Words:
-    """Int64 words on the host, pinned where there is a device to copy to or from."""
+    """Int64 words on the host, for copies to and from the device."""
 
-    def __init__(self, n: int, is_pinned: bool) -> None:
-        self.words = torch.zeros(n, dtype=torch.int64, pin_memory=is_pinned)
-        self._view = memoryview(self.words.numpy()).cast("B").cast("q")
+    def __init__(self, n: int, device: torch.device) -> None:
+        self.words = host_tensor(n, torch.int64, device)
+        self._view = host_bytes(self.words).cast("q")
 
     def filled(self, words: Sequence[int]) -> Tensor:
         """The first of them hold `words`."""
@@ -261,17 +262,15 @@ class _Words:
 class _MessageBuffer:
     """§8.2's pinned buffer: rows that begin on a page, and room for the longest head before."""
 
-    def __init__(self, n_rows: int, hello: Hello, is_pinned: bool) -> None:
+    def __init__(self, n_rows: int, hello: Hello, device: torch.device) -> None:
         self._row_bytes = hello.row_bytes
         head_room = HEADER_BYTES + rows_offset(hello.max_slots)
         n_bytes = n_rows * hello.row_bytes
-        whole = torch.empty(
-            head_room + _PAGE_BYTES + n_bytes, dtype=torch.uint8, pin_memory=is_pinned
-        )
+        whole = host_tensor(head_room + _PAGE_BYTES + n_bytes, torch.uint8, device)
         self._start = head_room + -(whole.data_ptr() + head_room) % _PAGE_BYTES
         rows = whole[self._start : self._start + n_bytes].view(torch.bfloat16)
         self.rows = rows.view(n_rows, -1)
-        self._bytes = memoryview(whole.numpy())
+        self._bytes = host_bytes(whole)
 
     def bytes(self, head: bytes, n_rows: int) -> memoryview:
         start = self._start - len(head)

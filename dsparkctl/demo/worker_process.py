@@ -25,6 +25,7 @@ from dsparkctl.net.transport import TransportError
 READY_S: Final = 120.0
 """A cold disk and a first import of torch may take most of a minute."""
 
+_ANYWHERE: Final = Endpoint("tcp", "127.0.0.1", 0)
 _END_S: Final = 5.0
 _INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG: Final = 1
@@ -41,37 +42,70 @@ class WorkerDied(Exception):  # noqa: N818 -- what happened
         self.last_lines = last_lines
 
 
+class Worker:
+    """The child, while the block of `worker_process` runs."""
+
+    def __init__(self, checkpoint: Path, receipt: Path | None, log: IO[bytes]) -> None:
+        self.endpoint = _ANYWHERE
+        """Its data listener, once it is ready."""
+        self.process: subprocess.Popen[bytes] | None = None
+        self._checkpoint = checkpoint
+        self._receipt = receipt
+        self._log = log
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """On the same port as before, if there was one; nobody waits until it is ready."""
+        self.process = subprocess.Popen(
+            _command(self._checkpoint, self._receipt, self.endpoint),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            preexec_fn=_end_with_us(),
+        )
+        return self.process
+
+    def kill(self) -> None:
+        """Without a chance to say goodbye."""
+        if self.process is not None:
+            self.process.kill()
+            _end(self.process)
+
+
 @contextmanager
 def worker_process(
-    checkpoint: Path, receipt: Path | None, *, ready_s: float = READY_S
-) -> Iterator[Endpoint]:
-    """The data listener of a worker on free loopback ports, alive while the block runs.
+    checkpoint: Path,
+    receipt: Path | None,
+    *,
+    ready_s: float = READY_S,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Iterator[Worker]:
+    """A worker on free loopback ports, alive while the block runs; `meanwhile` is called while it
+    gets ready.
 
     WorkerDied when it does not become ready, or when a link broke because it ended meanwhile.
     """
     with TemporaryFile() as log, _interruptible() as allow_interrupts:
-        process = subprocess.Popen(
-            _command(checkpoint, receipt),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            preexec_fn=_end_with_us(),
-        )
+        worker = Worker(checkpoint, receipt, log)
         try:
+            process = worker.start()
             allow_interrupts()
-            yield _listener(process, log, ready_s)
+            meanwhile()
+            worker.endpoint = _listener(process, log, ready_s)
+            yield worker
         except TransportError as error:
-            if _wait(process, 0.5):
-                raise WorkerDied(f"{error}: {_end_of(process)}", _tail(log)) from None
+            if worker.process is not None and _wait(worker.process, 0.5):
+                raise WorkerDied(f"{error}: {_end_of(worker.process)}", _tail(log)) from None
             raise
         finally:
-            _end(process)
+            if worker.process is not None:
+                _end(worker.process)
 
 
-def _command(checkpoint: Path, receipt: Path | None) -> list[str]:
+def _command(checkpoint: Path, receipt: Path | None, listen: Endpoint) -> list[str]:
     """`-P` keeps the folder we are called from out of its import path."""
     proof = ["--identity-from-files"] if receipt is None else ["--receipt", str(receipt)]
-    listeners = ["--listen", "tcp://127.0.0.1:0", "--admin", "tcp://127.0.0.1:0"]
+    listeners = ["--listen", str(listen), "--admin", str(_ANYWHERE)]
     worker = [sys.executable, "-P", "-m", "dspark_worker", "serve", "--json"]
     return [*worker, "--checkpoint", str(checkpoint), *proof, *listeners]
 

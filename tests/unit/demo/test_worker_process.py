@@ -52,8 +52,8 @@ def test_the_listener_of_the_ready_line_and_the_child_ends_with_the_block(
     child: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, child, READY, SLEEP)
-    with worker_process(Path(), None) as listener:
-        assert listener == Endpoint("tcp", "127.0.0.1", 1234)
+    with worker_process(Path(), None) as worker:
+        assert worker.endpoint == Endpoint("tcp", "127.0.0.1", 1234)
         assert not is_gone(child)
     assert is_gone(child)
 

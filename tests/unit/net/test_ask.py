@@ -10,10 +10,10 @@ from dsparkctl.contract.codes import MAGIC, VERSION, FrameStatus, Op
 from dsparkctl.contract.layout import pack
 from dsparkctl.contract.messages import frame, parse_header
 from dsparkctl.contract.records import AppHeader
-from dsparkctl.net.ask import ask
+from dsparkctl.net.ask import NotOurs, ask
 from dsparkctl.net.dial import dial
-from dsparkctl.net.transport import Broken, Deadline
-from tests.unit.net.peers import answering, peer, receive, send
+from dsparkctl.net.transport import Broken, Deadline, TimedOut
+from tests.unit.net.peers import answering, peer, receive, saying, send, silent
 
 PING = frame(Op.PING, 7, 9)
 
@@ -63,3 +63,36 @@ def test_a_peer_of_another_version_may_say_so_in_its_own_header() -> None:
     behave = changed(version=2, status=FrameStatus.BAD_VERSION)
     with peer(behave) as endpoint, contextlib.closing(dial(endpoint, Deadline(5))) as link:
         assert ask(link, [PING], Deadline(5)).header.status == FrameStatus.BAD_VERSION
+
+
+@pytest.mark.parametrize("fields", [{"magic": 1}, {"op": 4}, {"seq": 8}, {"session": 0}])
+def test_a_whole_message_that_answers_nothing_is_told_from_a_lost_connection(
+    fields: dict[str, int],
+) -> None:
+    """§6.3: a wrong echo is a refused reply, a lost connection is a transport error (§10)."""
+    with (
+        peer(changed(**fields)) as endpoint,
+        contextlib.closing(dial(endpoint, Deadline(5))) as link,
+    ):
+        with pytest.raises(NotOurs):
+            ask(link, [PING], Deadline(5))
+        with pytest.raises(Broken) as gone:
+            ask(link, [PING], Deadline(5))
+    assert not isinstance(gone.value, NotOurs)
+
+
+def test_what_the_carrier_itself_raises_is_passed_on_as_it_is() -> None:
+    """A length that no reply can have is no message at all."""
+    with (
+        peer(saying(bytes(4))) as endpoint,
+        contextlib.closing(dial(endpoint, Deadline(5))) as link,
+    ):
+        with pytest.raises(Broken) as broken:
+            ask(link, [PING], Deadline(5))
+        assert not isinstance(broken.value, NotOurs)
+    with (
+        peer(silent) as endpoint,
+        contextlib.closing(dial(endpoint, Deadline(5))) as link,
+        pytest.raises(TimedOut),
+    ):
+        ask(link, [PING], Deadline(0.05))

@@ -1,6 +1,7 @@
 """The client's end of the TCP stub (§5, C22, C26) against peers that do everything wrong."""
 
 import contextlib
+import errno
 import socket
 import struct
 import time
@@ -129,6 +130,91 @@ def test_bytes_that_come_between_two_requests_are_never_taken_for_a_reply() -> N
         time.sleep(0.2)
         with pytest.raises(Broken, match="no request asked for"):
             link.exchange([PING], Deadline(5))
+
+
+# --- check ----------------------------------------------------------------------------------------
+
+
+def test_a_link_with_nothing_on_it_stands_its_check_and_goes_on() -> None:
+    with peer(answering()) as endpoint, linked(endpoint) as link:
+        for _ in range(3):
+            link.check()
+            link.exchange([PING], Deadline(5))
+        link.check()
+
+
+def test_a_check_waits_for_nothing() -> None:
+    """A worker that works, or hangs, says nothing between two requests."""
+    with peer(silent) as endpoint, linked(endpoint) as link:
+        began_at = time.monotonic()
+        for _ in range(100):
+            link.check()
+        assert time.monotonic() - began_at < 1
+
+
+def test_a_check_finds_stray_bytes_that_came_with_the_last_reply_or_after_it() -> None:
+    """C22: before anything is sent behind them, and again as long as anybody asks."""
+
+    def both(sock: socket.socket) -> None:
+        message = receive(sock)
+        sock.sendall(struct.pack("<I", len(message)) + message + b"x")
+        silent(sock)
+
+    def later(sock: socket.socket) -> None:
+        message = receive(sock)
+        send(sock, message)
+        time.sleep(0.05)
+        sock.sendall(b"x")
+        silent(sock)
+
+    for behave in (both, later):
+        with peer(behave) as endpoint, linked(endpoint) as link:
+            link.exchange([PING], Deadline(5))
+            time.sleep(0.2)
+            with pytest.raises(Broken, match="no request asked for"):
+                link.check()
+            with pytest.raises(Broken, match="given up"):
+                link.check()
+
+
+def test_a_check_finds_bytes_that_came_before_any_request() -> None:
+    """C22: a reply before its request is none."""
+
+    def eager(sock: socket.socket) -> None:
+        send(sock, PING)
+        silent(sock)
+
+    with peer(eager) as endpoint, linked(endpoint) as link:
+        time.sleep(0.1)
+        with pytest.raises(Broken, match="no request asked for"):
+            link.check()
+
+
+def test_a_check_finds_out_that_the_peer_is_gone() -> None:
+    """Hung up or reset: Broken either way, and the link is closed."""
+
+    def hang_up(sock: socket.socket) -> None:
+        reply(sock, receive(sock))
+
+    def slam(sock: socket.socket) -> None:
+        reply(sock, receive(sock))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    for behave in (hang_up, slam):
+        with peer(behave) as endpoint, linked(endpoint) as link:
+            link.exchange([PING], Deadline(5))
+            time.sleep(0.1)
+            with pytest.raises(Broken, match="the peer closed the connection"):
+                link.check()
+            with pytest.raises(Broken, match="given up"):
+                link.exchange([PING], Deadline(5))
+
+
+def test_a_closed_link_does_not_stand_its_check() -> None:
+    with peer(silent) as endpoint, linked(endpoint) as link:
+        link.close()
+        with pytest.raises(Broken, match="given up"):
+            link.check()
 
 
 # --- what fails -----------------------------------------------------------------------------------
@@ -272,6 +358,17 @@ def test_a_name_that_nobody_knows_is_said_in_words() -> None:
 def test_no_host_at_all_is_no_address() -> None:
     with pytest.raises(Broken, match="names no address"):
         dial_tcp(Endpoint("tcp", "", 1), Deadline(5))
+
+
+def test_a_host_without_a_descriptor_left_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's round must not end with an exception that nobody expects."""
+
+    def none_left(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", none_left)
+    with pytest.raises(Broken, match=r"^tcp://127\.0\.0\.1:1: Too many open files"):
+        dial_tcp(Endpoint("tcp", "127.0.0.1", 1), Deadline(5))
 
 
 def test_a_passed_deadline_dials_nobody() -> None:

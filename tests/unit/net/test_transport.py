@@ -1,5 +1,6 @@
 """`Deadline`: one end for everything (C26)."""
 
+from dsparkctl.net.ask import NotOurs
 from dsparkctl.net.transport import Broken, Deadline, NotInThisBuild, TimedOut, TransportError
 
 
@@ -20,5 +21,5 @@ def test_by_itself_a_deadline_runs_on_the_monotonic_clock() -> None:
 
 
 def test_whoever_talks_to_a_worker_can_catch_one_class() -> None:
-    for kind in (TimedOut, Broken, NotInThisBuild):
+    for kind in (TimedOut, Broken, NotInThisBuild, NotOurs):
         assert issubclass(kind, TransportError)
