@@ -110,31 +110,6 @@ def _failures() -> Iterator[None]:
         raise Stop(Exit.FAILED, str(error)) from None
 
 
-def _show(report: dict[str, Any]) -> None:
-    """What nobody publishes first: tokens a target step with the drafter, and without."""
-    phases = report.get("phases") or {"with the drafter": report}
-    rows = [(name, *_phase(phase)) for name, phase in phases.items()]
-    by_itself = ("the target by itself", "", 1.0, "", "")
-    headings = ("", "rounds", "tokens per target step", "drafts accepted", "rounds without drafts")
-    render.table(headings, [*rows, by_itself])
-    render.data("")
-    accepted = report["acceptance_per_position"]
-    render.table(
-        ("draft", "accepted"), [(j, f"{share:.1%}") for j, share in enumerate(accepted, 1)]
-    )
-    render.data("")
-    times = {name: spread for name, spread in report["ms_per_round"].items() if spread}
-    render.table(
-        ("time of a round", "p50 ms", "p99 ms"),
-        [
-            (name, *(spread[p] if spread[p] is not None else "-" for p in ("p50", "p99")))
-            for name, spread in times.items()
-        ],
-    )
-    render.data("")
-    render.fields({name: report[name] for name in _FIELDS})
-
-
 _FIELDS = (
     "requests",
     "requests_done",
@@ -150,6 +125,25 @@ _FIELDS = (
 )
 
 
+def _show(report: dict[str, Any]) -> None:
+    """What nobody publishes comes first: tokens a target step with the drafter, and without."""
+    phases = report.get("phases") or {"with the drafter": report}
+    render.table(
+        ("", "rounds", "tokens per target step", "drafts accepted", "rounds without drafts"),
+        [
+            *((name, *_phase(phase)) for name, phase in phases.items()),
+            ("the target by itself", "", "1.00", "", ""),
+        ],
+    )
+    render.data("")
+    shares = [f"{share:.1%}" for share in report["acceptance_per_position"]]
+    render.table(("draft", "accepted"), [*enumerate(shares, 1)])
+    render.data("")
+    render.table(("time of a round", "p50 ms", "p99 ms"), _times(report["ms_per_round"]))
+    render.data("")
+    render.fields({name: report[name] for name in _FIELDS})
+
+
 def _phase(phase: dict[str, Any]) -> tuple[object, ...]:
     reasons = [
         f"{n} {name.removeprefix('fallback_').replace('_', ' ')}"
@@ -157,3 +151,12 @@ def _phase(phase: dict[str, Any]) -> tuple[object, ...]:
     ]
     mean = f"{sum(phase['acceptance_per_position']):.2f}"
     return phase["rounds"], f"{phase['tokens_per_step']:.2f}", mean, ", ".join(reasons) or "none"
+
+
+def _times(parts: dict[str, Any]) -> list[tuple[object, ...]]:
+    """Of an exchange there is none where nothing was sent."""
+    return [
+        (name, spread["p50"], spread["p99"])
+        for name, spread in parts.items()
+        if spread.get("p50") is not None
+    ]

@@ -21,14 +21,14 @@ from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
 
 from dsparkctl.client.batch import Requests
 from dsparkctl.client.broadcast import Drafts, OverEngine
+from dsparkctl.client.engine_config import caps_of, terms_of
 from dsparkctl.client.environment import Policy
 from dsparkctl.client.proposer import LocalDrafter, Proposer
 from dsparkctl.client.rows import Batch
 from dsparkctl.client.settings import Settings
 from dsparkctl.client.staging import StepTensors
 from dsparkctl.client.start import join_rank, start_rank0
-from dsparkctl.client.terms import EngineTerms, TermsError, hello
-from dsparkctl.state.n_out import Caps, caps
+from dsparkctl.client.terms import hello
 
 QUERY_PASS: Final = "_generate_draft"
 """The stock drafter's method that drafts once its context is up to date."""
@@ -49,7 +49,12 @@ class Remote:
         """SettingsError or TermsError, in one line, where remote drafting cannot start (§12)."""
         _log_where_vllm_does()
         settings = _settings()
-        terms = terms_of(vllm_config)
+        spec = vllm_config.speculative_config
+        terms = terms_of(
+            vllm_config,
+            taps=get_eagle3_aux_layers_from_config(spec) or (),
+            noise=get_parallel_drafting_token_id(spec.draft_model_config.hf_config),
+        )
         hello(terms, settings.identity, settings.markov_identity)  # refuses before anything else
         group = get_tp_group()
         broadcast = OverEngine(group)
@@ -63,7 +68,7 @@ class Remote:
                 terms,
                 device=device,
                 broadcast=broadcast,
-                caps=_caps(settings, vllm_config, terms.num_spec),
+                caps=caps_of(vllm_config, settings),
                 local=local,
             )
         else:
@@ -171,20 +176,46 @@ class KeptDrafter(Remote):
 
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         super().__init__(vllm_config, device)  # type: ignore[call-arg]  # the stock class's
-        self._call: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+        self._call: dict[str, Any] = {}
         self._is_context_only = False
         self.start(vllm_config, device, self.Local(self))
 
     @torch.inference_mode()
-    def propose(self, input_batch: Any, *given: Any, **named: Any) -> Tensor:
+    def propose(
+        self,
+        input_batch: Any,
+        attn_metadata: Any,
+        slot_mappings: Any,
+        last_hidden_states: Any,
+        aux_hidden_states: Any,
+        num_sampled: Tensor,
+        num_rejected: Tensor,
+        last_sampled: Tensor,
+        next_prefill_tokens: Tensor,
+        temperature: Any,
+        seeds: Any,
+        **named: Any,
+    ) -> Tensor:
         """See BaseSpeculator; a dummy run is the stock drafter's alone."""
-        self._call = (input_batch, *given), named
+        self._call = {
+            "input_batch": input_batch,
+            "attn_metadata": attn_metadata,
+            "slot_mappings": slot_mappings,
+            "last_hidden_states": last_hidden_states,
+            "aux_hidden_states": aux_hidden_states,
+            "num_sampled": num_sampled,
+            "num_rejected": num_rejected,
+            "last_sampled": last_sampled,
+            "next_prefill_tokens": next_prefill_tokens,
+            "temperature": temperature,
+            "seeds": seeds,
+            **named,
+        }
         if named.get("dummy_run") or named.get("is_profile"):
             return self.local_drafts()
-        _, _, _, taps, num_sampled, num_rejected, last_sampled, next_prefill_tokens = given[:8]
         return self.drafts(
             input_batch,
-            taps,
+            aux_hidden_states,
             num_sampled,
             num_rejected,
             last_sampled,
@@ -194,8 +225,7 @@ class KeptDrafter(Remote):
 
     def local_drafts(self, **named: Any) -> Tensor:
         """The stock class's propose, with this round's arguments."""
-        given, kept = self._call
-        found: Tensor = super().propose(*given, **{**kept, **named})  # type: ignore[misc]
+        found: Tensor = super().propose(**{**self._call, **named})  # type: ignore[misc]
         return found
 
     def _generate_draft(self, *given: Any, **named: Any) -> None:
@@ -235,45 +265,6 @@ def remote_class(stock: type) -> type:
     return type("KeptDSparkSpeculator", (KeptDrafter, stock), {})
 
 
-def terms_of(vllm_config: Any) -> EngineTerms:
-    """The engine's own configuration under the contract's names (§2, §6.2).
-
-    TermsError, in one line, for what the spans of a batch could not be read from, or what has no
-    window.
-    """
-    spec, model = vllm_config.speculative_config, vllm_config.model_config
-    draft = spec.draft_model_config.hf_config
-    parallel = vllm_config.parallel_config
-    window = getattr(draft, "sliding_window", None)
-    if window is None:
-        raise TermsError("remote drafting cannot start: the drafter has no sliding_window (§2)")
-    if getattr(spec, "enable_adaptive_verification", False):
-        raise TermsError(
-            "remote drafting cannot start: enable_adaptive_verification cuts the spans of a batch "
-            "on the device, turn it off"
-        )
-    if getattr(parallel, "prefill_context_parallel_size", 1) > 1:
-        raise TermsError("remote drafting cannot start: prefill context parallel splits the taps")
-    block_size = getattr(draft, "dspark_block_size", None) or getattr(draft, "block_size", None)
-    topk = getattr(spec, "dspark_draft_topk", None) or getattr(draft, "dspark_draft_topk", None)
-    return EngineTerms(
-        num_spec=spec.num_speculative_tokens,
-        window=window,
-        hidden=model.get_hidden_size(),
-        tap_layer_ids=get_eagle3_aux_layers_from_config(spec) or (),
-        noise_token_id=get_parallel_drafting_token_id(draft),
-        vocab_size=model.get_vocab_size(),
-        max_model_len=model.max_model_len,
-        max_slots=vllm_config.scheduler_config.max_num_seqs,
-        tp_size=parallel.tensor_parallel_size,
-        dtype=str(model.dtype),
-        draft_sample_method=spec.draft_sample_method,
-        draft_topk=topk,
-        watermarking=getattr(vllm_config, "watermark_config", None) is not None,
-        block_size=block_size or 0,
-    )
-
-
 def _settings() -> Settings:
     settings = Settings.from_environment(os.environ)
     assert settings is not None, "the plugin looks for the endpoint first"
@@ -286,15 +277,3 @@ def _log_where_vllm_does() -> None:
     if engine.handlers and not ours.handlers:
         ours.handlers, ours.propagate = list(engine.handlers), False
         ours.setLevel(engine.level)
-
-
-def _caps(settings: Settings, vllm_config: Any, num_spec: int) -> Caps:
-    schedule = vllm_config.speculative_config.num_speculative_tokens_per_batch_size
-    return caps(
-        None if schedule is None else [list(item) for item in schedule],
-        settings.depth_policy,
-        settings.has_depth_file,
-        settings.policy,
-        settings.n_out_enabled,
-        num_spec,
-    )

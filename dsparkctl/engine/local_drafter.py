@@ -64,7 +64,6 @@ class WindowedDrafter:
 
     def _request(self, entry: ReqEntry) -> DraftRequest:
         lo_pos = self._ledger.pages[entry.slot].window.lo
-        lo_pos = max(lo_pos, entry.anchor_pos - self._terms.window)
         n_out = self._terms.num_spec
         return DraftRequest(entry.slot, lo_pos, entry.anchor_pos, entry.anchor_token, n_out)
 

@@ -117,11 +117,11 @@ class Scheduler:
             self._release(request)
 
     def _shares(self) -> list[Share]:
-        """Those that decode get their rows first; prefills take what is left, in order."""
+        """In order of admission, as far as the budget goes: whoever decodes came first."""
         n_left = self._rules.n_budget
         k = n_out(self._rules.caps, len(self._running))
         shares = []
-        for request in sorted(self._running, key=lambda r: r.n_left > 1):
+        for request in self._running:
             assert request.slot is not None
             pos = request.n_computed
             drafts = request.drafts[:k] if request.n_left == 1 else []

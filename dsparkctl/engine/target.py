@@ -129,8 +129,7 @@ class _Rows:
     def key_positions(self, span: int) -> Tensor:
         """[S, n] positions that hold all keys which the span's queries see.
 
-        The first and the last position of all spans bound them: behind a short span, and before
-        position 0, they repeat, as keys that no query sees.
+        Behind a short span they run on, beyond `max_model_len` too: keys that no query sees.
         """
         n_keys = min(span - 1 + self._shape[1], self.end_pos)
         first = (self._first_pos - span + 1).clamp_min(0)

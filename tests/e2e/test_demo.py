@@ -199,7 +199,7 @@ def test_a_person_sees_tokens_per_step_with_and_without_the_drafter(
     lines = said.splitlines()
     assert "tokens per target step" in lines[0]
     assert lines[1].startswith("with the drafter")
-    assert lines[2].split() == ["the", "target", "by", "itself", "1.0"]
+    assert lines[2].split() == ["the", "target", "by", "itself", "1.00"]
     assert any(line.split() == ["outputs_match_reference", "True"] for line in lines)
 
 

@@ -12,7 +12,10 @@ BANNED = ("typer", "paramiko", "rich", "click", "torch", "safetensors")
 
 LIGHT_ROOMS = ("contract", "state", "net", "checkpoint", "config")
 
-HEAVY_CLIENT = ("ring", "staging", "broadcast", "proxy", "proposer", "start", "speculator")
+HEAVY_CLIENT = (
+    *("ring", "staging", "pinned", "broadcast", "proxy", "speaker", "proposer", "start"),
+    "speculator",
+)
 """Rank 0's rooms that hold tensors, or stand on those."""
 
 LIGHT_WORKER = ("desk", "drafter", "scripted", "selftest", "server", "stats", "serve", "options")

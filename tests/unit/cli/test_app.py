@@ -175,7 +175,7 @@ CLOSED = [
     (("checkpoint", "inspect", str(GOLDEN)), 0),
     (("worker", "serve", "--help"), 0),
     (("worker", "serve", "--nope"), 2),
-    (("demo", "--endpoint", "tcp://127.0.0.1:1"), 1),
+    (("demo", "--endpoint", "tcp://127.0.0.1:1", "--requests", "1", "--tokens", "4"), 0),
     (("--version",), 0),
 ]
 

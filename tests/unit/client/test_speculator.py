@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dsparkctl.client.plugin import POSITIONAL
 from dsparkctl.client.terms import TermsError
 
 PREFIX = "VLLM_DSPARK_REMOTE_"
@@ -113,6 +114,11 @@ def speculator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     sys.modules.pop(ours, None)
 
 
+def called_by_name() -> dict[str, Any]:
+    """As the runner calls it in a dummy run."""
+    return dict(zip(POSITIONAL, (one_request(), *arguments()), strict=True))
+
+
 def one_request() -> Any:
     return SimpleNamespace(
         num_reqs=1,
@@ -159,7 +165,7 @@ def test_a_dummy_run_sends_nothing_and_counts_no_round(
     speculator: Any, named: dict[str, bool]
 ) -> None:
     ours = speculator.remote_class(Stock)(config(), torch.device("cpu"))
-    drafts = ours.propose(one_request(), *arguments(), dp_sync=None, **named)
+    drafts = ours.propose(**called_by_name(), dp_sync=None, **named)
     assert drafts.tolist() == [[0] * N]
     assert drafts.dtype == torch.int64
     assert ours.snapshot()["step_id"] == 0
@@ -249,7 +255,7 @@ def test_a_dummy_run_is_the_local_drafters_alone(
 ) -> None:
     monkeypatch.setenv(f"{PREFIX}POLICY", "shadow")
     ours = speculator.remote_class(Stock)(config(), torch.device("cpu"))
-    assert ours.propose(one_request(), *arguments(), dummy_run=True).tolist() == [[9] * N]
+    assert ours.propose(**called_by_name(), dummy_run=True).tolist() == [[9] * N]
     assert ours.snapshot()["step_id"] == 0
 
 

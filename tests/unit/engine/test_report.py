@@ -7,6 +7,14 @@ from dsparkctl.engine.engine import Round
 from dsparkctl.engine.report import Tally, spread, tally_facts
 from dsparkctl.engine.verify import Verified
 
+_OUTCOMES = (
+    Outcome.TIMEOUT,
+    Outcome.COOLDOWN,
+    Outcome.COOLDOWN,
+    Outcome.APPENDED,
+    Outcome.DISABLED,
+)
+
 
 def done(*verified: Verified, outcome: Outcome = Outcome.DRAFTED, n_drafted: int = 0) -> Round:
     return Round((), verified, outcome, n_drafted, 0.005, 0.002)
@@ -34,9 +42,13 @@ def test_a_partial_chunk_is_no_step_of_the_target() -> None:
 
 def test_rounds_without_drafts_stand_under_the_clients_own_names() -> None:
     tally = Tally(3)
-    for outcome in (Outcome.TIMEOUT, Outcome.COOLDOWN, Outcome.COOLDOWN, Outcome.APPENDED):
+    for outcome in _OUTCOMES:
         tally.add(done(outcome=outcome))
-    assert tally.fallbacks == {"fallback_cooldown": 2, "fallback_timeout": 1}
+    assert tally.fallbacks == {
+        "fallback_disabled": 1,
+        "fallback_cooldown": 2,
+        "fallback_timeout": 1,
+    }
 
 
 def test_an_engines_own_time_is_a_round_without_its_proposal() -> None:

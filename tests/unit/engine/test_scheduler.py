@@ -185,7 +185,7 @@ def test_a_hit_of_no_more_than_w_tokens_is_none() -> None:
         for step in reversed(checked.steps)
         for share in step.shares
     }
-    assert starts == {"a": 0, "b": 0, "c": WINDOW}
+    assert starts == {"a": 0, "b": 0, "c": 32 - WINDOW}
 
 
 def test_a_prompt_that_is_wholly_known_still_computes_its_last_token() -> None:

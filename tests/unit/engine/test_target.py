@@ -5,6 +5,7 @@ import json
 import random
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -95,10 +96,7 @@ def test_results_have_the_promised_shapes_and_dtypes() -> None:
 def test_chunks_of_a_prompt_give_what_the_whole_gives(cuts: tuple[int, ...]) -> None:
     tokens, target = text(1, 30), fresh()
     edges = [0, *cuts, 30]
-    parts = [
-        target.forward([Span(2, start, tokens[start:end])])
-        for start, end in zip(edges, edges[1:], strict=False)
-    ]
+    parts = [target.forward([Span(2, start, tokens[start:end])]) for start, end in pairwise(edges)]
     assert same(joined(parts), whole(tokens))
 
 

@@ -17,7 +17,7 @@ VOCAB = 97
 HIDDEN = 4
 N_TAPS = 3
 N = 5
-WINDOW = 16
+WINDOW = 20
 MAX_MODEL_LEN = 256
 
 CAPS = Caps((Range(1, 2, 5), Range(3, 4, 4)), "")
