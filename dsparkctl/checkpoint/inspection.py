@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsparkctl.checkpoint.errors import CheckpointError, wrong
+from dsparkctl.checkpoint.exl3 import Exl3Layer
+from dsparkctl.checkpoint.exl3_claims import Claims, read_claims
+from dsparkctl.checkpoint.exl3_places import Exl3Places, Exl3Weight
 from dsparkctl.checkpoint.files import CheckpointFiles
 from dsparkctl.checkpoint.header import TensorInfo, read_header
 from dsparkctl.checkpoint.model_config import ModelConfig
 from dsparkctl.checkpoint.tensors import PLAIN_DTYPES, TILE, Expected, Kind, expected_tensors
-
-EXL3_NAMES = {"trellis", "suh", "svh", "su", "sv", "mcg", "mul1"}
 
 
 class Format(Enum):
@@ -29,6 +30,7 @@ class Format(Enum):
     SCALE = "scale"
     """The scale of the fp8 or fp4 weight of the same prefix."""
     EXL3 = "exl3"
+    """One of the tensors that make an EXL3 layer."""
     IGNORED = "ignored"
     """Known, and not used for drafting."""
     UNKNOWN = "unknown"
@@ -67,6 +69,10 @@ class Inspection:
     wrong: tuple[Problem, ...]
     where: Path
     """What a missing tensor is missing from: the only shard, or the folder."""
+    exl3_layers: tuple[Exl3Layer, ...] = ()
+    """Every sound one, sorted by name."""
+    exl3_weights: Mapping[str, Exl3Weight] = field(default_factory=dict)
+    """Of the model's weights (`P.weight`) those that are EXL3: where each lies."""
 
     @property
     def ok(self) -> bool:
@@ -86,11 +92,19 @@ class Inspection:
 def inspect(files: CheckpointFiles, config: ModelConfig) -> Inspection:
     """Read every shard's header and compare; `CheckpointError` only for a file that is damaged."""
     where = files.shards[0] if len(files.shards) == 1 else files.directory
-    return compare({path: read_header(path) for path in files.shards}, config, where)
+    headers = {path: read_header(path) for path in files.shards}
+    is_exl3 = any(name.endswith(".trellis") for header in headers.values() for name in header)
+    return compare(headers, config, where, read_claims(files) if is_exl3 else NO_CLAIMS)
+
+
+NO_CLAIMS = Claims(None, ())
 
 
 def compare(
-    headers: Mapping[Path, Mapping[str, TensorInfo]], config: ModelConfig, where: Path
+    headers: Mapping[Path, Mapping[str, TensorInfo]],
+    config: ModelConfig,
+    where: Path,
+    claims: Claims = NO_CLAIMS,
 ) -> Inspection:
     """The same over headers already read."""
     found = _Comparison()
@@ -102,12 +116,17 @@ def compare(
             else:
                 found.stored[name], found.files[name] = info, path
     expected_all = tuple(expected_tensors(config))
-    found.find_exl3({expected.prefix for expected in expected_all if expected.is_weight})
+    names = frozenset(expected.name for expected in expected_all)
+    places = Exl3Places(found.stored, names, claims.codebook)
     for expected in expected_all:
-        found.place(expected)
+        if claimed := places.claimed(expected):
+            found.place_exl3(expected, claimed, places)
+        else:
+            found.place(expected)
+    places.finish()
+    found.judge_exl3(places, claims)
     for name in found.stored.keys() - found.formats.keys():
-        is_exl3 = name.rpartition(".")[0] in found.exl3_layers
-        found.formats[name] = Format.EXL3 if is_exl3 else Format.UNKNOWN
+        found.formats[name] = Format.UNKNOWN
     rows = [
         Row(name, found.formats[name], info.dtype, info.shape, info.n_bytes, found.files[name])
         for name, info in sorted(found.stored.items())
@@ -118,6 +137,8 @@ def compare(
         unknown=tuple(row.name for row in rows if row.format is Format.UNKNOWN),
         wrong=tuple(found.wrong),
         where=where,
+        exl3_layers=tuple(layer for _, layer in sorted(places.layers.items())),
+        exl3_weights=found.exl3_weights,
     )
 
 
@@ -127,26 +148,40 @@ class _Comparison:
 
     stored: dict[str, TensorInfo] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
-    exl3_layers: dict[str, str] = field(default_factory=dict)
-    """Prefix of EXL3 tensors -> the layer of the model they belong to."""
     formats: dict[str, Format] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     wrong: list[Problem] = field(default_factory=list)
+    exl3_weights: dict[str, Exl3Weight] = field(default_factory=dict)
 
-    def find_exl3(self, layers: set[str]) -> None:
-        """EXL3 keeps no `P.weight`; a layer may also be cut into slices `P.<n>` (§2)."""
-        for name in self.stored:
-            prefix, _, last = name.rpartition(".")
-            if last in EXL3_NAMES:
-                for layer in (prefix, prefix.rpartition(".")[0]):
-                    if layer in layers:
-                        self.exl3_layers[prefix] = layer
+    def place_exl3(self, expected: Expected, claimed: set[str], places: Exl3Places) -> None:
+        """`claimed` are the tensors of one weight; it keeps no `P.weight`."""
+        for name in claimed:
+            self.formats[name] = Format.EXL3
+        weight = places.find(expected)
+        if weight is not None:
+            self.exl3_weights[expected.name] = weight
+
+    def judge_exl3(self, places: Exl3Places, claims: Claims) -> None:
+        """What is wrong with layers, in the file that holds (or should hold) the tensor."""
+        for name, what in places.faults:
+            self.wrong.append(Problem(self._file_of(name), name, what))
+        for claim, what in claims.contradicted(self.stored, places.layers):
+            self.wrong.append(Problem(claim.file, claim.at, what))
+
+    def _file_of(self, name: str) -> Path:
+        """Of a tensor that may be missing: the file of the nearest one there is."""
+        at = name
+        while at not in self.files:
+            at, _, _ = at.rpartition(".")
+            near = next((stored for stored in self.stored if stored.startswith(f"{at}.")), None)
+            at = near or at
+        return self.files[at]
 
     def place(self, expected: Expected) -> None:
         """Find out how `expected` is stored, if it is."""
         info = self.stored.get(expected.name)
         if info is None:
-            if not expected.optional and expected.prefix not in self.exl3_layers.values():
+            if not expected.optional:
                 self.missing.append(expected.name)
         elif info.dtype in PLAIN_DTYPES:
             self.formats[expected.name] = Format.IGNORED if expected.optional else Format.PLAIN

@@ -26,7 +26,7 @@ COMMANDS = {
     "reset": Entry("dsparkctl.cli.reset", "Discard windows of a worker's slots."),
     "config": Entry("dsparkctl.cli.config", "Write, check and print dspark.yaml and HELLO."),
     "identity": Entry("dsparkctl.cli.identity", "Receipts: compute, verify and write identities."),
-    "checkpoint": Entry("dsparkctl.cli.checkpoint", "Look into a checkpoint."),
+    "checkpoint": Entry("dsparkctl.cli.checkpoint", "Look into a checkpoint, and unpack it."),
     "wire": Entry("dsparkctl.cli.wire", "Decode and encode messages of the contract."),
 }
 

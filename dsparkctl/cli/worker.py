@@ -3,12 +3,9 @@
 Decides nothing about them, `--help` included: the worker knows its options, and needs no typer.
 """
 
-import os
-import sys
-from typing import NoReturn
-
 import typer
 
+from dsparkctl.cli.become import become
 from dsparkctl.cli.group import new_app
 
 app = new_app("Serve drafts, or replay a recorded case.")
@@ -23,20 +20,10 @@ _AS_THEY_ARE = {
 @app.command(context_settings=_AS_THEY_ARE, add_help_option=False)
 def serve(context: typer.Context) -> None:
     """Listen for the engine and draft."""
-    _become("serve", context.args)
+    become("serve", *context.args)
 
 
 @app.command(context_settings=_AS_THEY_ARE, add_help_option=False)
 def replay(context: typer.Context) -> None:
     """Run a recorded case as serving would."""
-    _become("replay", context.args)
-
-
-def _become(verb: str, args: list[str]) -> NoReturn:
-    """Replace this process: signals, streams and the exit code are then the worker's own.
-
-    `-P` keeps the folder we are called from out of its import path.
-    """
-    sys.stdout.flush()
-    command = [sys.executable, "-P", "-m", "dspark_worker", verb, *args]
-    os.execv(sys.executable, command)
+    become("replay", *context.args)

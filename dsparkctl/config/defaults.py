@@ -17,6 +17,9 @@ MAX_MODEL_LEN: Final = 327_680
 """Tokens; positions are clamped below it (§7.2.5)."""
 TP_SIZE: Final = 2
 
+WEIGHT_CACHE_MB: Final = 6144
+"""MiB of decoded EXL3 weights: the live dense layers and head as fp32, and a few experts."""
+
 LISTEN: Final = Endpoint("tcp", "127.0.0.1", DATA_PORT)
 ADMIN: Final = Endpoint("tcp", "127.0.0.1", ADMIN_PORT)
 

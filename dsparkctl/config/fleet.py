@@ -91,6 +91,12 @@ class WorkerSettings(_Section):
     kv_quant: Literal["auto", "none", "mxfp8_32", "v4_record_64"] = Field(
         "auto", description="rounding of the window's KV; auto: v4_record_64 where it fits"
     )
+    weight_cache_mb: int = Field(
+        defaults.WEIGHT_CACHE_MB,
+        ge=0,
+        le=1 << 24,
+        description="MiB for decoded EXL3 weights; what does not fit is decoded at every use",
+    )
     drafter: Literal["torch", "scripted"] = Field(
         "torch", description="torch drafts with the model; scripted is for tests"
     )

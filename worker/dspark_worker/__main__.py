@@ -1,4 +1,4 @@
-"""`python -m dspark_worker serve|replay`: the worker's own entry, without the operator's CLI.
+"""`python -m dspark_worker serve|replay|…`: the worker's own entry, without the operator's CLI.
 
 Decides exit codes: every reason not to serve becomes one line on stderr and the code an operator's
 tools know. `dsparkctl worker …` becomes this process.
@@ -6,11 +6,12 @@ tools know. `dsparkctl worker …` becomes this process.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from dspark_worker import logs, options, replay_command
+from dspark_worker import logs, options, replay_command, unpack_command
 from dspark_worker.provenance import IdentityMismatch
 from dspark_worker.serve import LoadError, serve
 from dspark_worker.sockets import ListenError
@@ -26,14 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     open_missing()
     parser = argparse.ArgumentParser(prog="dsparkctl worker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, room, text in (
-        ("serve", options, "serve drafts until SIGTERM"),
-        ("replay", replay_command, "run a golden case through the worker and compare it"),
-    ):
-        room.add_flags(commands.add_parser(name, help=text, description=text, allow_abbrev=False))
+    for name, (add_flags, _, text) in _VERBS.items():
+        add_flags(commands.add_parser(name, help=text, description=text, allow_abbrev=False))
     given = parser.parse_args(arguments)
     try:
-        return _serve(given) if given.command == "serve" else replay_command.run(given)
+        return _VERBS[given.command].run(given)
     except IdentityMismatch as error:
         return _failed(error, Exit.MISMATCH)
     except (CheckpointError, ListenError, LoadError, WriteError) as error:
@@ -54,6 +52,32 @@ def _serve(given: argparse.Namespace) -> int:
     settings = options.settings_of(given)
     logs.configure(as_json=settings.log_json)
     return serve(settings, ready_as_json=given.json)
+
+
+class _Verb(NamedTuple):
+    add_flags: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+    text: str
+
+
+_VERBS = {
+    "serve": _Verb(options.add_flags, _serve, "serve drafts until SIGTERM"),
+    "replay": _Verb(
+        replay_command.add_flags,
+        replay_command.run,
+        "run a golden case through the worker and compare it",
+    ),
+    "dequantize": _Verb(
+        unpack_command.add_dequantize_flags,
+        unpack_command.dequantize,
+        "unpack one EXL3 layer of a file",
+    ),
+    "convert": _Verb(
+        unpack_command.add_convert_flags,
+        unpack_command.convert,
+        "copy a checkpoint with all weights unpacked",
+    ),
+}
 
 
 def _failed(error: object, code: Exit) -> int:

@@ -39,6 +39,7 @@ def choose_drafter(settings: WorkerSettings, config: ModelConfig) -> Chosen:
         dtype=settings.dtype or ("float32" if settings.device == "cpu" else "bfloat16"),
         kv_quant=settings.kv_quant,
         max_slots=settings.max_slots,
+        weight_cache_mb=settings.weight_cache_mb,
     )
     return Chosen(drafter, drafter.device, drafter.dtype, drafter.kv_quant, drafter.gpu_mem_bytes)
 

@@ -175,12 +175,44 @@ def test_exl3_layers_are_recognised_by_their_suffixes() -> None:
     header = plain()
     for name in ("mtp.0.main_proj", "mtp.0.attn.wo_a", "head"):
         del header[f"{name}.weight"]
-    exl3 = ["mtp.0.main_proj.trellis", "mtp.0.main_proj.suh", "mtp.0.main_proj.svh",
-            "mtp.0.main_proj.mcg", "mtp.0.main_proj.bias", "mtp.0.attn.wo_a.0.trellis",
-            "mtp.0.attn.wo_a.1.trellis", "head.trellis", "head.su", "head.sv"]  # fmt: skip
-    found = inspected(header | {name: info("I16", 4) for name in exl3})
-    assert found.ok
+    sizes = {"mtp.0.main_proj": (256, 128), "mtp.0.attn.wo_a.0": (128, 128),
+             "mtp.0.attn.wo_a.1": (128, 128), "head": (128, 128)}  # fmt: skip
+    exl3: Header = {}
+    for prefix, (n_in, n_out) in sizes.items():
+        exl3 |= exl3_layer(prefix, n_in, n_out)
+    exl3["mtp.0.main_proj.bias"] = info("F16", 128)
+    for scales, packed in (("suh", "su"), ("svh", "sv")):
+        del exl3[f"head.{scales}"]
+        exl3[f"head.{packed}"] = info("I16", 8)
+    found = inspected(header | exl3)
+    assert found.problems == ()
     assert {row.name for row in found.rows if row.format is Format.EXL3} == set(exl3)
+    assert [layer.prefix for layer in found.exl3_layers] == sorted(sizes)
+    assert [part.n_out for part in found.exl3_weights["mtp.0.attn.wo_a.weight"].parts] == [16, 16]
+
+
+def exl3_layer(prefix: str, n_in: int, n_out: int) -> Header:
+    return {
+        f"{prefix}.trellis": info("I16", n_in // 16, n_out // 16, 80),
+        f"{prefix}.suh": info("F16", n_in),
+        f"{prefix}.svh": info("F16", n_out),
+    }
+
+
+@pytest.mark.parametrize("suffix", ["trellis", "suh", "svh"])
+def test_a_damaged_exl3_layer_is_a_problem_with_its_file_and_tensor(suffix: str) -> None:
+    header = plain()
+    del header["mtp.0.main_proj.weight"]
+    exl3 = exl3_layer("mtp.0.main_proj", 256, 128)
+    del exl3[f"mtp.0.main_proj.{suffix}"]
+    found = compare({SHARD: header, OTHER: exl3}, TINY, SHARD)
+    (problem,) = found.problems
+    assert str(problem.error()).startswith(f"{OTHER}: mtp.0.main_proj.{suffix}: is missing")
+
+
+def test_an_exl3_layer_beside_its_plain_weight_is_ambiguous() -> None:
+    message = the_problem(plain() | exl3_layer("mtp.0.main_proj", 256, 128))
+    assert "mtp.0.main_proj.weight: stands beside a trellis" in message
 
 
 def test_an_exl3_layer_that_the_model_has_not_is_unknown() -> None:

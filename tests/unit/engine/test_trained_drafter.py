@@ -96,7 +96,7 @@ def test_target_and_drafter_are_one_model() -> None:
         assert size % 128 == 0
     model = drafter()._model
     assert torch.equal(model.embed, tensors["embed"].float())
-    assert torch.equal(model.heads.head, tensors["head"].float())
+    assert torch.equal(model.heads.head.weight, tensors["head"].float())
 
 
 def test_on_held_out_prompts_at_least_two_and_a_half_drafts_a_round_are_accepted(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dspark_worker.model.kv_quant import KvQuant, through_cache
-from dspark_worker.model.linear import GroupedLinear, Linear
+from dspark_worker.model.linear import Linear
 from dspark_worker.model.norms import RmsNorm
 from dspark_worker.model.rope import rotate
 from dspark_worker.model.weights import Weights
@@ -27,7 +27,8 @@ class Attention(NamedTuple):
     kv_norm: RmsNorm
     sink: Tensor
     """fp32 [H]"""
-    wo_a: GroupedLinear
+    wo_a: Linear
+    """[t, G, H·d/G] -> [t, G, O], a weight for each group"""
     wo_b: Linear
     n_heads: int
     rope_dim: int

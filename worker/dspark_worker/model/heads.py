@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor
 
+from dspark_worker.model.linear import Linear
 from dspark_worker.model.norms import RmsNorm
 from dspark_worker.model.trace import Trace
 from dspark_worker.model.weights import Weights
@@ -38,8 +39,8 @@ class Heads(NamedTuple):
     """Head, Markov head and confidence head, all fp32."""
 
     norm: RmsNorm
-    head: Tensor
-    """[V, D]"""
+    head: Linear
+    """fp32 [..., D] -> fp32 [..., V]"""
     markov_embed: Tensor
     """[V, m]"""
     markov_head: Tensor
@@ -49,7 +50,7 @@ class Heads(NamedTuple):
 
     def base_logits(self, hidden: Tensor) -> Tensor:
         """`hidden` [b, N, D] before the final norm -> fp32 [b, N, V]; it depends on no draft."""
-        return F.linear(self.norm(hidden).float(), self.head)
+        return self.head(self.norm(hidden).float())
 
     def sample(
         self,
@@ -95,7 +96,7 @@ def load_heads(weights: Weights, config: ModelConfig) -> Heads:
     at = f"mtp.{config.n_layers - 1}"
     return Heads(
         norm=weights.norm(f"{at}.norm"),
-        head=weights.fp32("head.weight"),
+        head=weights.linear("head", torch.float32),
         markov_embed=weights.fp32(f"{at}.markov_head.embed.weight"),
         markov_head=weights.fp32(f"{at}.markov_head.head.weight"),
         confidence=weights.fp32(f"{at}.confidence_head.proj.weight").flatten(),

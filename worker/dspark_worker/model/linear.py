@@ -1,8 +1,8 @@
 """A linear layer that knows how its weight is stored.
 
 The block asks for `Linear` and never sees a format. Plain, fp8 and fp4 weights are all turned into
-the compute dtype once, at load, and become a `PlainLinear`; a format that stays packed (EXL3) is
-one more class with the same verb, chosen in `weights.Weights.linear`.
+the compute dtype once, at load, and become a `PlainLinear`; EXL3 layers stay packed and have
+classes of their own with the same verb (`exl3.linear`), chosen in `weights.Weights.linear`.
 """
 
 from typing import NamedTuple, Protocol

@@ -11,12 +11,14 @@ import torch
 from dspark_worker.model import kv_quant as kv_quants
 from dspark_worker.model.block import load_block
 from dspark_worker.model.drafter import Model, TorchDrafter
+from dspark_worker.model.exl3.cache import DecodedCache
 from dspark_worker.model.heads import load_heads
 from dspark_worker.model.rope import make_rope
 from dspark_worker.model.weights import Weights, open_weights
 from dsparkctl.checkpoint.errors import CheckpointError
 from dsparkctl.checkpoint.files import CheckpointFiles, find_files
 from dsparkctl.checkpoint.model_config import ModelConfig, read_model_config
+from dsparkctl.config.defaults import WEIGHT_CACHE_MB
 
 SMALL_BYTES = 64 << 20
 
@@ -24,12 +26,18 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def load_drafter(
-    directory: Path, *, device: str, dtype: str, kv_quant: str, max_slots: int
+    directory: Path,
+    *,
+    device: str,
+    dtype: str,
+    kv_quant: str,
+    max_slots: int,
+    weight_cache_mb: int = WEIGHT_CACHE_MB,
 ) -> TorchDrafter:
     """Load the checkpoint in `directory`, complete or not at all; `CheckpointError` says why not.
 
     `device` is `cpu`, `cuda` or `cuda:N`; `dtype` float32 or bfloat16; `kv_quant` auto, none,
-    mxfp8_32 or v4_record_64.
+    mxfp8_32 or v4_record_64. Decoded EXL3 matrices take at most `weight_cache_mb` MiB.
     """
     where = _device(device)
     if dtype not in DTYPES:
@@ -40,7 +48,9 @@ def load_drafter(
     config = read_model_config(files)
     kind = kv_quants.choose(kv_quant, config.head_dim, config.rope_dim)
     _choose_threads(files)
-    with open_weights(files, config, where, DTYPES[dtype]) as weights:
+    exact = torch.float32 if where.type == "cpu" else torch.float16
+    cache = DecodedCache(weight_cache_mb << 20, exact, where)
+    with open_weights(files, config, where, DTYPES[dtype], cache) as weights:
         model = _assemble(weights, config, kind)
         weights.finish()
     try:

@@ -6,9 +6,10 @@ is taken exactly once, by its whole name; a second taking is our own mistake, an
 that nobody took: `finish` says so. Order of shards and of tensors in them means nothing.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,9 +17,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dspark_worker.model.dequant import fp4_packed, fp8_tiles
+from dspark_worker.model.exl3.cache import DecodedCache
+from dspark_worker.model.exl3.loading import Exl3Weights
 from dspark_worker.model.linear import GroupedLinear, Linear, PlainLinear
 from dspark_worker.model.norms import RmsNorm
-from dsparkctl.checkpoint.errors import wrong
+from dsparkctl.checkpoint.errors import CheckpointError, wrong
+from dsparkctl.checkpoint.exl3_places import Exl3Weight
 from dsparkctl.checkpoint.files import CheckpointFiles
 from dsparkctl.checkpoint.inspection import Format, Row, inspect
 from dsparkctl.checkpoint.model_config import ModelConfig
@@ -34,18 +38,28 @@ class Weights:
         device: torch.device,
         dtype: torch.dtype,
         norm_eps: float,
+        exl3_places: Mapping[str, Exl3Weight] = MappingProxyType({}),
+        cache: DecodedCache | None = None,
     ) -> None:
+        """Without a `cache`, EXL3 layers are decoded at every use."""
         self.device = device
         self.dtype = dtype
         self._rows = rows
+        self._files = {name: row.file for name, row in rows.items()}
         self._shards = shards
         self._norm_eps = norm_eps
+        cache = cache or DecodedCache(0, torch.float32, device)
+        self._exl3_places = exl3_places
+        self.exl3 = Exl3Weights(exl3_places, self._take_here, self._refuse, device, cache)
 
     def matrix(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """Take a weight, unpacked, in the compute dtype (or another) on the device."""
+        if name in self.exl3:
+            with self._reading_exl3(name):
+                return self.exl3.dense(name).to(dtype or self.dtype)
         row = self._rows[name]
         scale_name = name.removesuffix(".weight") + ".scale"
-        with _reading(row):
+        with _reading(row.file, name):
             if row.format is Format.FP8:
                 unpacked = fp8_tiles(self._take(name), self._take(scale_name))
             elif row.format is Format.FP4:
@@ -62,13 +76,27 @@ class Weights:
         """Take a tensor that the reference uses in fp32."""
         return self.matrix(name, torch.float32)
 
-    def linear(self, prefix: str) -> Linear:
-        """Take the linear layer `prefix`, whatever its format."""
-        return PlainLinear(self.matrix(f"{prefix}.weight"))
+    def linear(self, prefix: str, dtype: torch.dtype | None = None) -> Linear:
+        """Take the linear layer `prefix`, whatever its format; plain ones in the compute dtype (or
+        another), which is then that of its inputs."""
+        name = f"{prefix}.weight"
+        if name not in self.exl3:
+            return PlainLinear(self.matrix(name, dtype))
+        with self._reading_exl3(name):
+            return self.exl3.linear(name)
 
-    def grouped_linear(self, prefix: str, n_groups: int) -> GroupedLinear:
-        """Take a layer whose rows are `n_groups` blocks, one for each group of inputs."""
-        weight = self.matrix(f"{prefix}.weight")
+    def grouped_linear(self, prefix: str, n_groups: int) -> Linear:
+        """Take a layer whose rows are `n_groups` blocks, one for each group of inputs.
+
+        [t, G, in] -> [t, G, out]
+        """
+        name = f"{prefix}.weight"
+        if name in self.exl3:
+            with self._reading_exl3(name):
+                groups = self.exl3.grouped(name, n_groups)
+            if groups is not None:
+                return groups
+        weight = self.matrix(name)
         return GroupedLinear(weight.view(n_groups, -1, weight.shape[1]))
 
     def norm(self, prefix: str) -> RmsNorm:
@@ -79,20 +107,35 @@ class Weights:
         forgotten = sorted(self._rows)
         assert not forgotten, f"the model takes no notice of {forgotten[:3]}"
 
-    def _take(self, name: str) -> Tensor:
+    def _reading_exl3(self, name: str) -> AbstractContextManager[None]:
+        layer = self._exl3_places[name].parts[0].layer
+        return _reading(self._files[layer.name("trellis")], layer.name("trellis"))
+
+    def _refuse(self, name: str, what: str) -> CheckpointError:
+        return wrong(self._files[name], what, at=name)
+
+    def _take_here(self, name: str) -> Tensor:
+        """As it lies in the file, on the CPU."""
         tensor: Tensor = self._shards[self._rows.pop(name).file].get_tensor(name)
-        return tensor.to(self.device)
+        return tensor
+
+    def _take(self, name: str) -> Tensor:
+        return self._take_here(name).to(self.device)
 
 
 @contextmanager
 def open_weights(
-    files: CheckpointFiles, config: ModelConfig, device: torch.device, dtype: torch.dtype
+    files: CheckpointFiles,
+    config: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    cache: DecodedCache,
 ) -> Iterator[Weights]:
-    """Open a checkpoint that is in order; `CheckpointError` names file and tensor that are not."""
+    """Open a checkpoint that is in order; `CheckpointError` names file and tensor that are not.
+
+    Layers that stay packed decode into `cache`.
+    """
     inspection = inspect(files, config)
-    for row in inspection.rows:
-        if row.format is Format.EXL3:
-            raise wrong(row.file, "EXL3 weights are not supported by this build yet", at=row.name)
     for problem in inspection.problems:
         raise problem.error()
     with ExitStack() as stack:
@@ -103,16 +146,17 @@ def open_weights(
             except (SafetensorError, OSError) as error:
                 raise wrong(path, f"cannot be mapped ({error})") from None
         rows = {r.name: r for r in inspection.rows if r.format is not Format.IGNORED}
-        yield Weights(rows, shards, device, dtype, config.norm_eps)
+        exl3 = inspection.exl3_weights
+        yield Weights(rows, shards, device, dtype, config.norm_eps, exl3, cache)
 
 
 @contextmanager
-def _reading(row: Row) -> Iterator[None]:
+def _reading(file: Path, name: str) -> Iterator[None]:
     """A shard that fails us, or memory that runs out, in whatever way it is said, in one line."""
     try:
         yield
     except SafetensorError as error:
-        raise wrong(row.file, f"cannot be read ({error})", at=row.name) from None
+        raise wrong(file, f"cannot be read ({error})", at=name) from None
     except (MemoryError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else "out of memory"
-        raise wrong(row.file, f"cannot be held in memory ({reason})", at=row.name) from None
+        raise wrong(file, f"cannot be held in memory ({reason})", at=name) from None

@@ -1,0 +1,79 @@
+"""A checkpoint with every weight unpacked: what it drafts with, without its formats.
+
+Decides the dtype of each tensor. Packed weights (EXL3, fp8, fp4) go to the one that was asked for;
+those that are plain already only ever widen, since a narrower copy would be another model. The
+configs come along without what they say about quantisation; a receipt does not, because the copy is
+another set of files.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dspark_worker.model.exl3.cache import DecodedCache
+from dspark_worker.model.shard_writer import DTYPES, Planned, write_shard
+from dspark_worker.model.weights import open_weights
+from dsparkctl.checkpoint.files import CheckpointFiles, find_files
+from dsparkctl.checkpoint.inspection import Format, inspect
+from dsparkctl.checkpoint.model_config import read_model_config
+from dsparkctl.checkpoint.strict_json import read_json_object
+from dsparkctl.checkpoint.tensors import expected_tensors
+from dsparkctl.config.errors import WriteError
+from dsparkctl.config.files import write_whole
+
+SHARD = "model.safetensors"
+
+
+def write_dense_copy(directory: Path, out: Path, to: str) -> int:
+    """Write the copy into `out`, an empty or new folder; returns the bytes of its shard.
+
+    `to` is BF16 or F32. CheckpointError or WriteError, one line, when it cannot be.
+    """
+    files = find_files(directory)
+    config = read_model_config(files)
+    found = inspect(files, config)
+    stored = {row.name: row for row in found.rows if row.format is not Format.IGNORED}
+    plan = []
+    for expected in expected_tensors(config):
+        row = stored.get(expected.name)
+        if row is None and expected.optional:
+            continue
+        is_plain = row is not None and row.format is Format.PLAIN
+        dtype = row.dtype if row is not None and is_plain and to != "F32" else to
+        plan.append(Planned(expected.name, dtype, expected.shape))
+    cpu = torch.device("cpu")
+    cache = DecodedCache(0, torch.float32, cpu)
+    with open_weights(files, config, cpu, torch.float32, cache) as weights:
+        _make_folder(out)
+
+        def unpacked() -> Iterator[Tensor]:
+            for planned in plan:
+                yield weights.matrix(planned.name, DTYPES[planned.dtype])
+
+        write_shard(out / SHARD, plan, unpacked())
+        weights.finish()
+    _write_configs(files, out)
+    return sum(planned.n_bytes for planned in plan)
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise WriteError(f"{out}: is not empty; a copy goes into a folder of its own")
+    except OSError as error:
+        raise WriteError(f"{out}: cannot be written: {error.strerror}") from None
+
+
+def _write_configs(files: CheckpointFiles, out: Path) -> None:
+    for path in (files.config, files.inference_config):
+        if path is None:
+            continue
+        values = read_json_object(path)
+        for place in (values, values.get("text_config")):
+            if isinstance(place, dict):
+                place.pop("quantization_config", None)
+        write_whole(out / path.name, (json.dumps(values, indent=1) + "\n").encode())
