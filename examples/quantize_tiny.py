@@ -41,8 +41,9 @@ HEAD_FILE: Final = "model-exl3-head.safetensors"
 DENSE_FILE: Final = "model-exl3-mtp.safetensors"
 EXPERTS_FILE: Final = "model-exl3-mtp-experts.safetensors"
 EMBED_FILE: Final = "model-00002-of-00046.safetensors"
-PLAIN_FILES: Final = tuple(f"model-000{n}-of-00046.safetensors" for n in (43, 44, 45, 46))
-"""Layers by number; the last one is the heads'."""
+LAYER_FILES: Final = tuple(f"model-000{n}-of-00046.safetensors" for n in (43, 44))
+LAST_FILE: Final = "model-00045-of-00046.safetensors"
+MARKOV_WEIGHTS_FILE: Final = "model-00046-of-00046.safetensors"
 
 
 class Job(NamedTuple):
@@ -73,7 +74,7 @@ def plain_weights(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
     return found
 
 
-def place_of(expected: Expected, config: ModelConfig) -> tuple[str, int | None]:
+def place_of(expected: Expected) -> tuple[str, int | None]:
     """The live checkpoint's file for a tensor, and its K where it is EXL3."""
     if expected.name == "head.weight":
         return HEAD_FILE, HEAD_K
@@ -83,10 +84,13 @@ def place_of(expected: Expected, config: ModelConfig) -> tuple[str, int | None]:
         return DENSE_FILE, DENSE_K
     if expected.name == "embed.weight":
         return EMBED_FILE, None
-    layer = re.match(r"mtp\.(\d+)\.(markov_head|confidence_head|norm)?", expected.name)
-    assert layer is not None
-    last = len(PLAIN_FILES) - 1
-    return PLAIN_FILES[last if layer[2] else min(int(layer[1]), last - 1)], None
+    name = re.fullmatch(r"mtp\.(\d+)\.(\w+).*", expected.name)
+    assert name is not None
+    if name[2] == "markov_head":
+        return MARKOV_WEIGHTS_FILE, None
+    if name[2] in ("confidence_head", "norm"):
+        return LAST_FILE, None
+    return LAYER_FILES[min(int(name[1]), len(LAYER_FILES) - 1)], None
 
 
 def as_stored(expected: Expected, weight: Tensor) -> Tensor:
@@ -105,7 +109,7 @@ def quantize(source: Path, out: Path, n_processes: int) -> dict[str, list[float]
     for expected in expected_tensors(config):
         if expected.name not in weights:
             continue
-        file, k = place_of(expected, config)
+        file, k = place_of(expected)
         weight = weights[expected.name]
         if k is None:
             files.setdefault(file, {})[expected.name] = as_stored(expected, weight)

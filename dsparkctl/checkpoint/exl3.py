@@ -89,6 +89,8 @@ def examine(
 
     `codebook` is that of a stack without a marker; an ordinary layer without one has 3INST.
     """
+    if not stored:
+        return None, [Fault(f"{prefix}.trellis", "is missing")]
     faults: list[Fault] = []
 
     def fault(suffix: str, what: str) -> None:

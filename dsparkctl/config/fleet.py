@@ -97,6 +97,10 @@ class WorkerSettings(_Section):
         le=1 << 24,
         description="MiB for decoded EXL3 weights; what does not fit is decoded at every use",
     )
+    backend: Literal["auto", "torch", "exllamav3"] = Field(
+        "auto",
+        description="of products with EXL3 weights; auto: exllamav3 on CUDA where it passes a test",
+    )
     drafter: Literal["torch", "scripted"] = Field(
         "torch", description="torch drafts with the model; scripted is for tests"
     )

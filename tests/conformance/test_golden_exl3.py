@@ -111,6 +111,7 @@ def test_products_are_as_exact_as_fp32_is(case: Case, budget_bytes: int, is_expe
     layer, known = packed(case), tensors(case)
     cache = DecodedCache(budget_bytes, torch.float32, CPU)
     linear = Exl3Linear(layer, layer.n_in, layer.n_out, cache, is_expert=is_expert)
+    linear.pin()
     first = linear(known[f"{case.expect}x_f32"])
     assert furthest(first, known[f"{case.expect}y_exact_f32"]) <= CLOSE
     assert torch.equal(linear(known[f"{case.expect}x_f32"]), first)

@@ -21,6 +21,8 @@ class Chosen(NamedTuple):
     dtype: str
     kv_quant: str
     gpu_mem_bytes: Callable[[], int]
+    weight_cache: Callable[[], dict[str, int] | None] = lambda: None
+    """Of decoded EXL3 weights; None where there are none."""
 
 
 def choose_drafter(settings: WorkerSettings, config: ModelConfig) -> Chosen:
@@ -40,8 +42,21 @@ def choose_drafter(settings: WorkerSettings, config: ModelConfig) -> Chosen:
         kv_quant=settings.kv_quant,
         max_slots=settings.max_slots,
         weight_cache_mb=settings.weight_cache_mb,
+        backend=settings.backend,
     )
-    return Chosen(drafter, drafter.device, drafter.dtype, drafter.kv_quant, drafter.gpu_mem_bytes)
+
+    def weight_cache() -> dict[str, int] | None:
+        cache = drafter.weight_cache
+        return None if cache is None else cache.facts()._asdict()
+
+    return Chosen(
+        drafter,
+        drafter.device,
+        drafter.dtype,
+        drafter.kv_quant,
+        drafter.gpu_mem_bytes,
+        weight_cache,
+    )
 
 
 def _scripted(settings: WorkerSettings, config: ModelConfig) -> Chosen:

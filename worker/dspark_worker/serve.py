@@ -172,6 +172,7 @@ def _about(chosen: Chosen) -> dict[str, Any]:
         "dtype": chosen.dtype,
         "kv_quant": chosen.kv_quant,
         "gpu_mem_bytes": chosen.gpu_mem_bytes(),
+        "weight_cache": chosen.weight_cache(),
         "rss_bytes": _rss_bytes(),
         "pid": os.getpid(),
         "contract_version": CONTRACT_VERSION,

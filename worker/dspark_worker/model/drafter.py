@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dspark_worker.drafter import Append, Draft, DraftRequest, Fault
 from dspark_worker.model.block import Block, Context
+from dspark_worker.model.exl3.cache import DecodedCache
 from dspark_worker.model.heads import Heads, Sampled
 from dspark_worker.model.kv_quant import KvQuant
 from dspark_worker.model.linear import Linear
@@ -43,8 +44,6 @@ class Model(NamedTuple):
 class TorchDrafter:
     """The `Drafter` of `dspark_worker.drafter`, in torch."""
 
-    backend = "torch"
-
     def __init__(
         self,
         model: Model,
@@ -54,8 +53,13 @@ class TorchDrafter:
         dtype: torch.dtype,
         kv_quant: KvQuant,
         max_slots: int,
+        backend: str = "torch",
+        weight_cache: DecodedCache | None = None,
     ) -> None:
+        """`backend` is who multiplies with EXL3 weights, `weight_cache` what they decode into."""
         self.config = config
+        self.backend = backend
+        self.weight_cache = weight_cache
         self.device = str(device)
         self.dtype = str(dtype).removeprefix("torch.")
         self.kv_quant = kv_quant.value

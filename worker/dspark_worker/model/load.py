@@ -12,6 +12,7 @@ from dspark_worker.model import kv_quant as kv_quants
 from dspark_worker.model.block import load_block
 from dspark_worker.model.drafter import Model, TorchDrafter
 from dspark_worker.model.exl3.cache import DecodedCache
+from dspark_worker.model.exl3.kernels import choose_kernels
 from dspark_worker.model.heads import load_heads
 from dspark_worker.model.rope import make_rope
 from dspark_worker.model.weights import Weights, open_weights
@@ -33,11 +34,13 @@ def load_drafter(
     kv_quant: str,
     max_slots: int,
     weight_cache_mb: int = WEIGHT_CACHE_MB,
+    backend: str = "auto",
 ) -> TorchDrafter:
     """Load the checkpoint in `directory`, complete or not at all; `CheckpointError` says why not.
 
     `device` is `cpu`, `cuda` or `cuda:N`; `dtype` float32 or bfloat16; `kv_quant` auto, none,
-    mxfp8_32 or v4_record_64. Decoded EXL3 matrices take at most `weight_cache_mb` MiB.
+    mxfp8_32 or v4_record_64. Decoded EXL3 matrices take at most `weight_cache_mb` MiB;
+    `backend` (auto, torch, exllamav3) says who multiplies with them.
     """
     where = _device(device)
     if dtype not in DTYPES:
@@ -53,9 +56,25 @@ def load_drafter(
     with open_weights(files, config, where, DTYPES[dtype], cache) as weights:
         model = _assemble(weights, config, kind)
         weights.finish()
+        linears = weights.exl3.linears
+    chosen = choose_kernels(backend, linears, where)
+    try:
+        for linear in linears.values():
+            linear.pin()
+    except (MemoryError, RuntimeError):
+        raise CheckpointError(
+            f"decoded EXL3 weights do not fit on {where}; lower --weight-cache-mb"
+        ) from None
     try:
         return TorchDrafter(
-            model, config, device=where, dtype=DTYPES[dtype], kv_quant=kind, max_slots=max_slots
+            model,
+            config,
+            device=where,
+            dtype=DTYPES[dtype],
+            kv_quant=kind,
+            max_slots=max_slots,
+            backend=chosen,
+            weight_cache=cache if linears else None,
         )
     except (MemoryError, RuntimeError):
         raise CheckpointError(f"the windows of {max_slots} slots do not fit on {where}") from None

@@ -113,22 +113,6 @@ def test_the_vision_bias_may_be_absent(tmp_path: Path) -> None:
     assert tiny.draft(before, requests) == tiny.draft(after, requests)
 
 
-def test_exl3_weights_are_recognised_and_refused(tmp_path: Path) -> None:
-    tiny.write(tmp_path)
-    tiny.edit(
-        tmp_path,
-        {
-            "mtp.0.main_proj.weight": None,
-            "mtp.0.main_proj.trellis": torch.zeros(6, 2, 80, dtype=torch.int16),
-            "mtp.0.main_proj.suh": torch.zeros(96, dtype=torch.float16),
-            "mtp.0.main_proj.svh": torch.zeros(32, dtype=torch.float16),
-        },
-    )
-    message = refusal(tmp_path)
-    assert "mtp.0.main_proj." in message
-    assert "EXL3 weights are not supported by this build yet" in message
-
-
 def test_a_truncated_shard_is_refused_before_it_is_mapped(tmp_path: Path) -> None:
     tiny.write(tmp_path)
     shard = tmp_path / "model.safetensors"

@@ -4,9 +4,11 @@ y = ((x·suh)·H · D)·H · svh + bias, all in fp32 on a CPU. On CUDA, D is fp1
 the product with it takes fp16 and adds up in fp32, as the format's own kernels do; the rest is
 fp32 there too.
 
-Decides where D comes from: decoded at load for what every round uses, from the cache for experts.
-A matrix that the budget does not hold is decoded piece by piece, at every use.
+Decides where D comes from: decoded at load for what every round uses (`pin`), from the cache for
+experts. A matrix that the budget does not hold is decoded piece by piece, at every use.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -31,12 +33,12 @@ class Exl3Linear:
         self.packed = packed
         self.n_in = n_in
         self.n_out = n_out
+        self.product: Callable[[Tensor], Tensor] | None = None
+        """Somebody else's instead of `portable`; see `kernels`."""
         self._cache = cache
         self._is_kept = is_expert
-        self._pinned = None if is_expert else cache.pin(packed.n_weights)
-        if self._pinned is not None:
-            packed.decoded(self._pinned.view(packed.n_in, packed.n_out))
-        self._pieces = [packed] if self._pinned is not None else _pieces(packed)
+        self._pinned: Tensor | None = None
+        self._pieces = _pieces(packed)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out] in x's dtype."""
@@ -44,12 +46,29 @@ class Exl3Linear:
         wide = x.float()
         if packed.n_in != self.n_in:
             wide = torch.nn.functional.pad(wide, (0, packed.n_in - self.n_in))
-        turned = transformed(wide * packed.suh).to(self._cache.dtype)
-        parts = [in_order(turned @ self._matrix(n)).float() for n in range(len(self._pieces))]
-        y = transformed(parts[0] if len(parts) == 1 else torch.cat(parts, -1)) * packed.svh
+        if self.product is None:
+            y = self.portable(wide)
+        else:
+            y = self.product(wide.reshape(-1, packed.n_in)).view(*x.shape[:-1], packed.n_out)
         if packed.bias is not None:
             y = y + packed.bias
         return y[..., : self.n_out].to(x.dtype)
+
+    def portable(self, x: Tensor) -> Tensor:
+        """fp32 [..., in] -> fp32 [..., out], sides as stored, without the bias."""
+        turned = transformed(x * self.packed.suh).to(self._cache.dtype)
+        parts = [in_order(turned @ self._matrix(n)).float() for n in range(len(self._pieces))]
+        return transformed(parts[0] if len(parts) == 1 else torch.cat(parts, -1)) * self.packed.svh
+
+    def pin(self) -> None:
+        """Decode for good what every round uses, where the budget holds it."""
+        packed = self.packed
+        if self._is_kept or self.product is not None or self._pinned is not None:
+            return
+        self._pinned = self._cache.pin(packed.n_weights)
+        if self._pinned is not None:
+            packed.decoded(self._pinned.view(packed.n_in, packed.n_out))
+            self._pieces = [packed]
 
     def _matrix(self, n: int) -> Tensor:
         """D of piece `n`, [in, out], columns as decoded."""
