@@ -48,8 +48,7 @@ def encode(weight: Tensor, k: int, codebook: Codebook, seed: int) -> Encoded:
 
     tiles = aims.unfold(0, SIDE, SIDE).unfold(1, SIDE, SIDE)
     streams = tiles.reshape(*tiles.shape[:2], AREA)[..., torch.tensor(tile_order())]
-    search = _Search(table, k)
-    states = torch.stack([search.ring(stream) for stream in streams.flatten(0, 1)])
+    states = torch.stack([search_ring(table, k, stream) for stream in streams.flatten(0, 1)])
     error = (table[states] - streams.flatten(0, 1)).square().mean() / aims.square().mean()
     tensors = {
         "trellis": _packed(states, k).view(*streams.shape[:2], SIDE * k),
@@ -60,6 +59,15 @@ def encode(weight: Tensor, k: int, codebook: Codebook, seed: int) -> Encoded:
         marker = torch.tensor(MARKERS[codebook.value], dtype=torch.int64)
         tensors[codebook.value] = (marker - (1 << 32)).to(_MARKER_DTYPE)
     return Encoded(tensors, float(error))
+
+
+def search_ring(table: Tensor, k: int, aims: Tensor) -> Tensor:
+    """`table` fp32 [65536], `aims` fp32 [256] in stream order -> int64 [256], the cheapest states;
+    the last one leads into the first."""
+    search = _Search(table, k)
+    around = torch.cat((aims[-N_SEAM:], aims[:N_SEAM]))
+    seam = int(search.path(around, None)[N_SEAM - 1])
+    return search.path(aims, seam)
 
 
 class _Search:
@@ -76,13 +84,7 @@ class _Search:
         self._table = table
         self._squares = table.square()
 
-    def ring(self, aims: Tensor) -> Tensor:
-        """fp32 [256] -> int64 [256], the states; the last one leads into the first."""
-        around = torch.cat((aims[-N_SEAM:], aims[:N_SEAM]))
-        seam = int(self._path(around, None)[N_SEAM - 1])
-        return self._path(aims, seam)
-
-    def _path(self, aims: Tensor, seam: int | None) -> Tensor:
+    def path(self, aims: Tensor, seam: int | None) -> Tensor:
         """From any state to any, or from `seam` to `seam`."""
         cost = torch.zeros(1 << _STATE_BITS)
         if seam is not None:

@@ -1,7 +1,9 @@
 """`dsparkctl checkpoint inspect`."""
 
 import json
+import os
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,3 +103,85 @@ def test_json_is_cut_too_and_says_how_many_there_are(
     assert found["n_missing"] > 5
     assert found["n_wrong"] > len(found["wrong"]) == 5
     assert (found["n_unknown"], found["unknown"]) == (0, [])
+
+
+EXL3 = Path(__file__).parents[3] / "dsparkctl" / "demo" / "checkpoint-exl3"
+
+
+def test_exl3_layers_are_listed_with_k_codebook_and_bits(cli: Cli) -> None:
+    code, out, err = cli("checkpoint", "inspect", EXL3)
+    assert (code, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert ["mtp.0.main_proj", "5", "mul1", "384x128", "1", "5.167"] in lines
+    assert ["mtp.1.ffn.experts.*.w2", "4", "mul1", "128x128", "8", "4.252"] in lines
+    assert ["head", "6", "mul1", "128x256", "1", "6.188"] in lines
+    (total,) = (line for line in out.splitlines() if "EXL3 layers" in line)
+    assert total == "66 EXL3 layers, 4.669 bits per weight with their scales"
+
+
+def test_exl3_layers_are_in_the_json_and_make_the_sum(cli: Cli) -> None:
+    code, out, _ = cli("checkpoint", "inspect", EXL3, "--json")
+    found = json.loads(out)["exl3"]
+    assert code == 0
+    head = found["layers"][0]
+    assert head == {
+        "name": "head",
+        "K": 6,
+        "codebook": "mul1",
+        "in": 128,
+        "out": 256,
+        "stacked": None,
+        "bits_per_weight": 6.1885,
+    }
+    sizes = [(layer["in"] * layer["out"], layer["bits_per_weight"]) for layer in found["layers"]]
+    mean = sum(n * bits for n, bits in sizes) / sum(n for n, _ in sizes)
+    assert found["bits_per_weight"] == pytest.approx(mean, abs=1e-3)
+
+
+def test_without_exl3_nothing_is_said_of_it(cli: Cli) -> None:
+    assert "EXL3" not in cli("checkpoint", "inspect", GOLDEN)[1]
+    found = json.loads(cli("checkpoint", "inspect", GOLDEN, "--json")[1])
+    assert found["exl3"] == {"layers": [], "bits_per_weight": None}
+
+
+class Became(Exception):  # noqa: N818 -- what execv does instead of returning
+    pass
+
+
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [
+        (
+            ("dequantize", "F", "head", "--out", "o.safetensors"),
+            ("dequantize", "--out=o.safetensors", "--", "F", "head"),
+        ),
+        (
+            ("dequantize", "--inner", "--out", "-o", "--", "-F", "mtp.0.main_proj"),
+            ("dequantize", "--out=-o", "--inner", "--", "-F", "mtp.0.main_proj"),
+        ),
+        (("convert", "DIR", "OUT", "--to", "bf16"), ("convert", "--to=bf16", "--", "DIR", "OUT")),
+    ],
+)
+def test_what_needs_torch_becomes_the_workers_program(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], passed: tuple[str, ...]
+) -> None:
+    calls: list[tuple[str, list[str]]] = []
+
+    def execv(path: str, args: list[str]) -> None:
+        calls.append((path, args))
+        raise Became
+
+    monkeypatch.setattr(os, "execv", execv)
+    with pytest.raises(Became):
+        cli("checkpoint", *given)
+    assert calls == [(sys.executable, [sys.executable, "-P", "-m", "dspark_worker", *passed])]
+
+
+@pytest.mark.parametrize(
+    "given", [("dequantize", "F", "KEY"), ("dequantize", "F"), ("convert", "A", "B"),
+              ("convert", "A", "B", "--to", "f16")],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_said_before_torch_is_loaded(
+    cli: Cli, given: tuple[str, ...]
+) -> None:
+    assert cli("checkpoint", *given)[0] == 2
