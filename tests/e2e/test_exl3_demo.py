@@ -68,10 +68,17 @@ def test_a_worker_on_it_says_what_it_keeps_decoded() -> None:
     assert cache["pinned_bytes"] + cache["kept_bytes"] <= cache["budget_bytes"] == 6144 << 20
 
 
-@pytest.mark.parametrize("flag", ["exllamav3"])
-def test_a_backend_that_cannot_be_had_is_one_line(flag: str) -> None:
+def test_without_a_budget_nothing_is_kept() -> None:
+    flags = ("--weight-cache-mb", "0", "--backend", "torch")
+    with running_worker(*flags, checkpoint=EXL3) as worker, Client(worker.admin) as client:
+        cache = client.stats()["weight_cache"]
+    assert (cache["pinned_bytes"], cache["kept_bytes"], cache["hits"]) == (0, 0, 0)
+    assert cache["misses"] > 0
+
+
+def test_a_backend_that_cannot_be_had_is_one_line() -> None:
     with (
         pytest.raises(AssertionError, match="backend exllamav3: its kernels need a CUDA device"),
-        running_worker("--backend", flag, checkpoint=EXL3),
+        running_worker("--backend", "exllamav3", checkpoint=EXL3),
     ):
         pass

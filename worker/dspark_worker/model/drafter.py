@@ -16,6 +16,7 @@ from torch import Tensor
 from dspark_worker.drafter import Append, Draft, DraftRequest, Fault
 from dspark_worker.model.block import Block, Context
 from dspark_worker.model.exl3.cache import DecodedCache
+from dspark_worker.model.graphs import HeadStage, recorder_for
 from dspark_worker.model.heads import Heads, Sampled
 from dspark_worker.model.kv_quant import KvQuant
 from dspark_worker.model.linear import Linear
@@ -67,6 +68,7 @@ class TorchDrafter:
         self._model = model
         self._device = device
         self._dtype = dtype
+        self._heads = HeadStage(model.heads, recorder_for(model.heads, device))
         self._windows = WindowKv(
             n_layers=config.n_layers,
             n_slots=max_slots + 1,  # the last one is the self-test's
@@ -75,6 +77,7 @@ class TorchDrafter:
             dtype=dtype,
             device=device,
         )
+        self._warm(max_slots)
 
     def gpu_mem_bytes(self) -> int:
         """Bytes that torch holds on the device; 0 on the CPU (§6.5)."""
@@ -129,6 +132,12 @@ class TorchDrafter:
         """[L, n, d] of the positions `lo_pos .. end_pos - 1`, for replays; no copy is promised."""
         return self._windows.gather([(slot, lo_pos, end_pos)]).kv[:, 0]
 
+    @torch.inference_mode()
+    def _warm(self, max_slots: int) -> None:
+        """Record what decoding repeats; on a CPU nothing is."""
+        shape = (1, self.config.num_spec, self.config.hidden)
+        self._heads.warm(torch.zeros(shape, dtype=self._dtype, device=self._device), max_slots)
+
     def _rows(self, parts: Sequence[Append], n_rows: int) -> Tensor:
         """The entries' bytes as [n_rows, T·D] in the compute dtype; bf16 widens exactly."""
         n_values = self.config.n_taps * self.config.hidden
@@ -171,9 +180,7 @@ class TorchDrafter:
         self, requests: Sequence[DraftRequest], max_model_len: int, want_margin: bool
     ) -> list[Draft | Fault]:
         hidden = self._forward(requests, max_model_len)
-        heads = self._model.heads
-        sampled = heads.sample(
-            heads.base_logits(hidden),
+        sampled = self._heads(
             hidden,
             torch.tensor([r.anchor_token for r in requests], device=self._device),
             max(r.n_out for r in requests),

@@ -54,6 +54,11 @@ class Exl3Linear:
             y = y + packed.bias
         return y[..., : self.n_out].to(x.dtype)
 
+    @property
+    def is_resident(self) -> bool:
+        """Whether its matrix stays at one place, as a recorded launch asks for."""
+        return self.product is not None or self._pinned is not None
+
     def portable(self, x: Tensor) -> Tensor:
         """fp32 [..., in] -> fp32 [..., out], sides as stored, without the bias."""
         turned = transformed(x * self.packed.suh).to(self._cache.dtype)
@@ -98,6 +103,10 @@ class Exl3Sliced:
 
     def __init__(self, parts: tuple[Exl3Linear, ...]) -> None:
         self.parts = parts
+
+    @property
+    def is_resident(self) -> bool:
+        return all(part.is_resident for part in self.parts)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., Σ out]"""
