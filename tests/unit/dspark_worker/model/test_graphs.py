@@ -5,6 +5,7 @@ and into the same outputs, as a CUDA graph does.
 """
 
 import logging
+
 import pytest
 import torch
 from torch import Tensor

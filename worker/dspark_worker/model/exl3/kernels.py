@@ -89,7 +89,7 @@ def product_of(linear_exl3: Any, name: str, packed: Packed) -> Product:
         svh=packed.svh.half(),
         trellis=packed.trellis.contiguous(),
         bias=None,
-        out_dtype=torch.float32,
+        out_dtype=torch.float16,  # of its working space; the result's is asked for at the call
         key=name,
         **markers,
     )
