@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dspark_worker.drafter import Drafter
 from dsparkctl.checkpoint.errors import CheckpointError
+from dsparkctl.checkpoint.markov_tokens import parse_markov_tokens
 from dsparkctl.checkpoint.model_config import ModelConfig
 from dsparkctl.config.fleet import WorkerSettings
 
@@ -21,10 +22,18 @@ class Chosen(NamedTuple):
     dtype: str
     kv_quant: str
     gpu_mem_bytes: Callable[[], int]
+    markov_cache_rows: int = 0
+    """tokens whose Markov bias is kept"""
+    markov_cache_bytes: int = 0
 
 
-def choose_drafter(settings: WorkerSettings, config: ModelConfig) -> Chosen:
-    """Load what the settings ask for; CheckpointError, one line, when that cannot be had."""
+def choose_drafter(
+    settings: WorkerSettings, config: ModelConfig, markov_data: bytes | None = None
+) -> Chosen:
+    """Load what the settings ask for; CheckpointError, one line, when that cannot be had.
+
+    `markov_data` are the bytes of `settings.markov`, as their identity was computed.
+    """
     if settings.drafter == "scripted":
         return _scripted(settings, config)
     try:
@@ -33,14 +42,26 @@ def choose_drafter(settings: WorkerSettings, config: ModelConfig) -> Chosen:
         raise CheckpointError(
             f"the torch drafter needs {error.name}: pip install 'dsparkctl[worker]'"
         ) from error
+    tokens: tuple[int, ...] = ()
+    if settings.markov is not None and markov_data is not None and settings.markov_cache:
+        tokens = parse_markov_tokens(markov_data, settings.markov, config.vocab_size)
     drafter = load_drafter(
         settings.checkpoint,
         device=settings.device,
         dtype=settings.dtype or ("float32" if settings.device == "cpu" else "bfloat16"),
         kv_quant=settings.kv_quant,
         max_slots=settings.max_slots,
+        markov_tokens=tokens,
+        markov_bytes=settings.markov_cache_mb << 20,
     )
-    return Chosen(drafter, drafter.device, drafter.dtype, drafter.kv_quant, drafter.gpu_mem_bytes)
+    return Chosen(
+        drafter,
+        drafter.device,
+        drafter.dtype,
+        drafter.kv_quant,
+        drafter.gpu_mem_bytes,
+        *drafter.markov_cache_size(),
+    )
 
 
 def _scripted(settings: WorkerSettings, config: ModelConfig) -> Chosen:

@@ -78,6 +78,11 @@ class TorchDrafter:
             return 0
         return torch.cuda.memory_allocated(self._device)
 
+    def markov_cache_size(self) -> tuple[int, int]:
+        """Tokens whose Markov bias is kept, and the bytes of that (§10 of the specification)."""
+        cache = self._model.heads.cache
+        return (0, 0) if cache is None else (len(cache.rows), cache.n_bytes)
+
     @torch.inference_mode()
     def append(self, parts: Sequence[Append]) -> Sequence[Fault | None]:
         """Project and keep the rows of all entries; a row that is not finite is kept too (R29)."""

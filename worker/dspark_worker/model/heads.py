@@ -9,13 +9,17 @@ matrix product rounds by its number of rows. So the products here keep the shape
 whatever `n_out` says: what they cost is reading their weights, once either way.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor
 
+from dspark_worker.model import markov
+from dspark_worker.model.markov import MarkovCache, make_cache
 from dspark_worker.model.norms import RmsNorm
+from dspark_worker.model.scratch import Scratch
 from dspark_worker.model.trace import Trace
 from dspark_worker.model.weights import Weights
 from dsparkctl.checkpoint.model_config import ModelConfig
@@ -34,7 +38,8 @@ class Sampled(NamedTuple):
     """fp32 [b, n_steps], top1 - top2; zeros where nobody asked"""
 
 
-class Heads(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Heads:
     """Head, Markov head and confidence head, all fp32."""
 
     norm: RmsNorm
@@ -46,10 +51,18 @@ class Heads(NamedTuple):
     """[V, m]"""
     confidence: Tensor
     """[D + m]"""
+    cache: MarkovCache | None = None
+    scratch: Scratch = field(default_factory=Scratch, repr=False)
 
     def base_logits(self, hidden: Tensor) -> Tensor:
-        """`hidden` [b, N, D] before the final norm -> fp32 [b, N, V]; it depends on no draft."""
-        return F.linear(self.norm(hidden).float(), self.head)
+        """`hidden` [b, N, D] before the final norm -> fp32 [b, N, V]; it depends on no draft.
+
+        The result lives until the next block's.
+        """
+        normed = self.norm(hidden).float().flatten(0, 1)
+        shape = (len(normed), len(self.head))
+        out = self.scratch.get("base_logits", shape, torch.float32, normed.device)
+        return torch.mm(normed, self.head.t(), out=out).view(*hidden.shape[:2], -1)
 
     def sample(
         self,
@@ -66,11 +79,13 @@ class Heads(NamedTuple):
         The confidence of a step looks at the token that conditioned it, not at its draft.
         """
         previous = anchors
+        shape = (len(base), base.shape[-1])
+        logits = self.scratch.get("logits", shape, torch.float32, base.device)
         given, ids, tops, margins = [], [], [], []
         for step in range(n_steps):
             embedded = self.markov_embed[previous]
-            bias = F.linear(embedded, self.markov_head)
-            logits = base[:, step] + bias
+            bias = markov.bias(previous, embedded, self.markov_head, self.cache, self.scratch)
+            torch.add(base[:, step], bias, out=logits)
             top, previous = logits.max(-1)
             given.append(embedded)
             ids.append(previous)
@@ -90,13 +105,24 @@ class Heads(NamedTuple):
         return Sampled(torch.stack(ids, 1), conf_logit, top, margin)
 
 
-def load_heads(weights: Weights, config: ModelConfig) -> Heads:
-    """The heads hang on the last layer's names; the big head is the target's own."""
+def load_heads(
+    weights: Weights,
+    config: ModelConfig,
+    markov_tokens: Sequence[int] = (),
+    markov_bytes: int = 0,
+) -> Heads:
+    """The heads hang on the last layer's names; the big head is the target's own.
+
+    The Markov bias of `markov_tokens` is kept, in `markov_bytes` at most.
+    """
     at = f"mtp.{config.n_layers - 1}"
+    embed = weights.fp32(f"{at}.markov_head.embed.weight")
+    head = weights.fp32(f"{at}.markov_head.head.weight")
     return Heads(
         norm=weights.norm(f"{at}.norm"),
         head=weights.fp32("head.weight"),
-        markov_embed=weights.fp32(f"{at}.markov_head.embed.weight"),
-        markov_head=weights.fp32(f"{at}.markov_head.head.weight"),
+        markov_embed=embed,
+        markov_head=head,
         confidence=weights.fp32(f"{at}.confidence_head.proj.weight").flatten(),
+        cache=make_cache(embed, head, markov_tokens, max_bytes=markov_bytes),
     )

@@ -4,6 +4,7 @@ Every reason why a checkpoint cannot be served leaves as a `CheckpointError`: on
 file and tensor (or the device, or the format).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -24,12 +25,19 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def load_drafter(
-    directory: Path, *, device: str, dtype: str, kv_quant: str, max_slots: int
+    directory: Path,
+    *,
+    device: str,
+    dtype: str,
+    kv_quant: str,
+    max_slots: int,
+    markov_tokens: Sequence[int] = (),
+    markov_bytes: int = 0,
 ) -> TorchDrafter:
     """Load the checkpoint in `directory`, complete or not at all; `CheckpointError` says why not.
 
     `device` is `cpu`, `cuda` or `cuda:N`; `dtype` float32 or bfloat16; `kv_quant` auto, none,
-    mxfp8_32 or v4_record_64.
+    mxfp8_32 or v4_record_64. The Markov bias of `markov_tokens` is kept, in `markov_bytes` at most.
     """
     where = _device(device)
     if dtype not in DTYPES:
@@ -41,7 +49,7 @@ def load_drafter(
     kind = kv_quants.choose(kv_quant, config.head_dim, config.rope_dim)
     _choose_threads(files)
     with open_weights(files, config, where, DTYPES[dtype]) as weights:
-        model = _assemble(weights, config, kind)
+        model = assemble(weights, config, kind, markov_tokens, markov_bytes)
         weights.finish()
     try:
         return TorchDrafter(
@@ -51,13 +59,20 @@ def load_drafter(
         raise CheckpointError(f"the windows of {max_slots} slots do not fit on {where}") from None
 
 
-def _assemble(weights: Weights, config: ModelConfig, kind: kv_quants.KvQuant) -> Model:
+def assemble(
+    weights: Weights,
+    config: ModelConfig,
+    kind: kv_quants.KvQuant,
+    markov_tokens: Sequence[int] = (),
+    markov_bytes: int = 0,
+) -> Model:
+    """Take every tensor and put the model together."""
     return Model(
         embed=weights.matrix("embed.weight"),
         main_proj=weights.linear("mtp.0.main_proj"),
         main_norm=weights.norm("mtp.0.main_norm"),
         blocks=tuple(load_block(weights, s, config, kind) for s in range(config.n_layers)),
-        heads=load_heads(weights, config),
+        heads=load_heads(weights, config, markov_tokens, markov_bytes),
         rope=make_rope(config.rope_dim, config.rope_theta, weights.device),
     )
 
