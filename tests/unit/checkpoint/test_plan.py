@@ -38,9 +38,7 @@ def found(
             path.write_text(json.dumps(value))
         paths.append(path if value is not None else None)
     files = CheckpointFiles(tmp_path, paths[1], None, paths[0], (SHARD,))
-    return [
-        f"{one.tensor}: {one.what}" for one in contradictions(files, STORED, fp8_tile=32)
-    ]
+    return [f"{one.tensor}: {one.what}" for one in contradictions(files, STORED, fp8_tile=32)]
 
 
 TRUE = {
