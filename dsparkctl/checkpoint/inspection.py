@@ -6,7 +6,7 @@ order, and reads each weight as the format that was found here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,6 @@ from dsparkctl.checkpoint.errors import CheckpointError, wrong
 from dsparkctl.checkpoint.files import CheckpointFiles
 from dsparkctl.checkpoint.header import TensorInfo, read_header
 from dsparkctl.checkpoint.model_config import ModelConfig
-from dsparkctl.checkpoint.plan import Stored, contradictions
 from dsparkctl.checkpoint.tensors import PLAIN_DTYPES, TILE, Expected, Kind, expected_tensors
 
 EXL3_NAMES = {"trellis", "suh", "svh", "su", "sv", "mcg", "mul1"}
@@ -87,10 +86,7 @@ class Inspection:
 def inspect(files: CheckpointFiles, config: ModelConfig) -> Inspection:
     """Read every shard's header and compare; `CheckpointError` only for a file that is damaged."""
     where = files.shards[0] if len(files.shards) == 1 else files.directory
-    found = compare({path: read_header(path) for path in files.shards}, config, where)
-    stored = {row.name: Stored(row.dtype, row.shape, row.n_bytes, row.file) for row in found.rows}
-    belied = [Problem(*fault) for fault in contradictions(files, stored, fp8_tile=TILE)]
-    return replace(found, wrong=(*found.wrong, *belied))
+    return compare({path: read_header(path) for path in files.shards}, config, where)
 
 
 def compare(

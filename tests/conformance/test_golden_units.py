@@ -9,6 +9,7 @@ from torch import Tensor
 from dspark_worker.model.dequant import fp4_packed, fp8_tiles
 from dspark_worker.model.heads import Heads
 from dspark_worker.model.kv_quant import KvQuant, through_cache
+from dspark_worker.model.linear import PlainLinear
 from dspark_worker.model.norms import RmsNorm
 from dspark_worker.model.streams import Mixer
 
@@ -23,7 +24,7 @@ def test_ties_go_to_the_lowest_id_and_margins_are_exact() -> None:
     given = unit("sampling_ties")
     heads = Heads(
         norm=RmsNorm(torch.ones(16), 1e-20),
-        head=torch.empty(0),
+        head=PlainLinear(torch.empty(0)),
         markov_embed=given["markov_embed"],
         markov_head=given["markov_head"],
         confidence=given["confidence_proj"].flatten(),

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dspark_worker.model import markov
+from dspark_worker.model.linear import Linear, PlainLinear
 from dspark_worker.model.markov import MarkovCache, make_cache
 from dspark_worker.model.norms import RmsNorm
 from dspark_worker.model.scratch import Scratch
@@ -43,8 +44,8 @@ class Heads:
     """Head, Markov head and confidence head, all fp32."""
 
     norm: RmsNorm
-    head: Tensor
-    """[V, D]"""
+    head: Linear
+    """fp32 [..., D] -> fp32 [..., V]"""
     markov_embed: Tensor
     """[V, m]"""
     markov_head: Tensor
@@ -55,14 +56,8 @@ class Heads:
     scratch: Scratch = field(default_factory=Scratch, repr=False)
 
     def base_logits(self, hidden: Tensor) -> Tensor:
-        """`hidden` [b, N, D] before the final norm -> fp32 [b, N, V]; it depends on no draft.
-
-        The result lives until the next block's.
-        """
-        normed = self.norm(hidden).float().flatten(0, 1)
-        shape = (len(normed), len(self.head))
-        out = self.scratch.get("base_logits", shape, torch.float32, normed.device)
-        return torch.mm(normed, self.head.t(), out=out).view(*hidden.shape[:2], -1)
+        """`hidden` [b, N, D] before the final norm -> fp32 [b, N, V]; it depends on no draft."""
+        return self.head(self.norm(hidden).float())
 
     def sample(
         self,
@@ -95,14 +90,18 @@ class Heads:
                 margins.append(best[:, 0] - best[:, 1])
             if trace is not None:
                 trace("markov_bias", bias)
-        seen = torch.cat((hidden[:, :n_steps].float(), torch.stack(given, 1)), dim=-1)
-        conf_logit = (seen * self.confidence).sum(-1)
+        conf_logit = self.conf_logits(hidden[:, :n_steps], torch.stack(given, 1))
         if trace is not None:
             trace("base_logits", base)
             trace("conf_logit", conf_logit)
         top = torch.stack(tops, 1)
         margin = torch.stack(margins, 1) if want_margin else torch.zeros_like(top)
         return Sampled(torch.stack(ids, 1), conf_logit, top, margin)
+
+    def conf_logits(self, hidden: Tensor, given: Tensor) -> Tensor:
+        """`hidden` [b, n, D], `given` fp32 [b, n, m]: embedded conditioning tokens -> fp32 [b, n]."""
+        seen = torch.cat((hidden.float(), given), dim=-1)
+        return (seen * self.confidence).sum(-1)
 
 
 def load_heads(
@@ -120,7 +119,7 @@ def load_heads(
     head = weights.fp32(f"{at}.markov_head.head.weight")
     return Heads(
         norm=weights.norm(f"{at}.norm"),
-        head=weights.fp32("head.weight"),
+        head=PlainLinear(weights.fp32("head.weight")),
         markov_embed=embed,
         markov_head=head,
         confidence=weights.fp32(f"{at}.confidence_head.proj.weight").flatten(),

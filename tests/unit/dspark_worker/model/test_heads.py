@@ -3,6 +3,7 @@
 import torch
 
 from dspark_worker.model.heads import Heads
+from dspark_worker.model.linear import PlainLinear
 from dspark_worker.model.norms import RmsNorm
 
 
@@ -12,7 +13,7 @@ def heads() -> Heads:
     confidence = torch.cat((torch.zeros(2), torch.arange(4.0)))
     return Heads(
         norm=RmsNorm(torch.ones(2), 1e-20),
-        head=torch.ones(4, 2),
+        head=PlainLinear(torch.ones(4, 2)),
         markov_embed=torch.eye(4),
         markov_head=successor,
         confidence=confidence,

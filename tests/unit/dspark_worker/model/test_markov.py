@@ -1,7 +1,6 @@
-"""The Markov cache is a pure speed-up: hit and miss give the same bits (model specification §10)."""
+"""The Markov cache is a pure speed-up: a hit gives the bits of a miss (model specification §10)."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,7 +97,7 @@ def test_where_products_differ_by_place_there_is_no_cache(
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TorchDrafter, TorchDrafter]]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[TorchDrafter, TorchDrafter]:
     """The same checkpoint without a cache, and with one of every second token."""
     directory = tmp_path_factory.mktemp("tiny")
     tiny.write(directory)
@@ -110,7 +109,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TorchDrafte
         for slot in range(4):
             rows = tiny.make_rows(drafter, 6, seed=slot)
             drafter.append([tiny.part(slot, 0, rows)])
-    yield without, with_it
+    return without, with_it
 
 
 def load(directory: Path, tokens: range) -> TorchDrafter:
