@@ -6,7 +6,7 @@ window holds is the desk's to say. A row or a draft that is not finite is a faul
 nothing here mixes two requests but matrix products, and those keep rows apart.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,6 +77,10 @@ class TorchDrafter:
         if self._device.type != "cuda":
             return 0
         return torch.cuda.memory_allocated(self._device)
+
+    def rebuild(self, change: Callable[[Model], Model]) -> None:
+        """Put another model in the place of this one, made of its parts (`bench` measures them)."""
+        self._model = change(self._model)
 
     def markov_cache_size(self) -> tuple[int, int]:
         """Tokens whose Markov bias is kept, and the bytes of that (§10 of the specification)."""

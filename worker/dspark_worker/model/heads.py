@@ -99,7 +99,7 @@ class Heads:
         return Sampled(torch.stack(ids, 1), conf_logit, top, margin)
 
     def conf_logits(self, hidden: Tensor, given: Tensor) -> Tensor:
-        """`hidden` [b, n, D], `given` fp32 [b, n, m]: embedded conditioning tokens -> fp32 [b, n]."""
+        """`hidden` [b, n, D] and the conditioning tokens' rows, fp32 [b, n, m] -> fp32 [b, n]."""
         seen = torch.cat((hidden.float(), given), dim=-1)
         return (seen * self.confidence).sum(-1)
 
