@@ -23,7 +23,7 @@ from dspark_worker.stats import Stats
 from dsparkctl.config.hello import HelloParams
 from dsparkctl.contract.codes import NEED_DRAFT, NEW_GEN, EntryStatus
 from dsparkctl.contract.framing import HEADER_BYTES, PREFIX_BYTES, prefix
-from dsparkctl.contract.messages import hello_frame, parse_header, parse_step_reply, step_head
+from dsparkctl.contract.messages import hello_frame, parse_step_reply, step_head
 from dsparkctl.contract.records import ReqEntry
 
 PARTS: Final = ("receive", "apply", *INSIDE, "rest", "reply")

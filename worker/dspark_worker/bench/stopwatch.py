@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dspark_worker.model.attention import Attention
 from dspark_worker.model.drafter import TorchDrafter
 from dspark_worker.model.heads import Heads, Sampled
 
@@ -60,17 +59,6 @@ def clock_of(device: str, n_threads: int) -> Callable[[], float]:
     return time.thread_time if n_threads == 1 else time.perf_counter
 
 
-class _TimedAttention:
-    """Attention of a layer: its context rows and its block apart."""
-
-    def __init__(self, attention: Attention, watch: Stopwatch) -> None:
-        self.kv = watch.timed("context KV", attention.kv)
-        self._attend = watch.timed("attention", attention)
-
-    def __call__(self, *args: Any) -> Any:
-        return self._attend(*args)
-
-
 @dataclass(frozen=True)
 class _TimedHeads(Heads):
     """The chain is what `sample` spends beside the confidence."""
@@ -104,7 +92,7 @@ def watch(drafter: TorchDrafter, stopwatch: Stopwatch) -> None:
 def _timed(model: Any, stopwatch: Stopwatch) -> Any:
     blocks = tuple(
         block._replace(
-            attention=_TimedAttention(block.attention, stopwatch),
+            attention=stopwatch.timed("attention", block.attention),
             experts=stopwatch.timed("MoE", block.experts),
         )
         for block in model.blocks
@@ -113,6 +101,7 @@ def _timed(model: Any, stopwatch: Stopwatch) -> Any:
     return model._replace(
         main_proj=stopwatch.timed("main_proj", model.main_proj),
         main_norm=stopwatch.timed("main_proj", model.main_norm),
+        context_kv=stopwatch.timed("context KV", model.context_kv),
         blocks=blocks,
         heads=_TimedHeads(**held, watch=stopwatch),
     )

@@ -9,23 +9,26 @@ nothing here mixes two requests but matrix products, and those keep rows apart.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dspark_worker.drafter import Append, Draft, DraftRequest, Fault
 from dspark_worker.model.block import Block, Context
+from dspark_worker.model.context_kv import ContextKv
 from dspark_worker.model.heads import Heads, Sampled
 from dspark_worker.model.kv_quant import KvQuant
 from dspark_worker.model.linear import Linear
 from dspark_worker.model.norms import RmsNorm
 from dspark_worker.model.rope import Rope
+from dspark_worker.model.scratch import Scratch
 from dspark_worker.model.streams import collapse
 from dspark_worker.model.trace import Trace
 from dspark_worker.model.window_kv import WindowKv
 from dsparkctl.checkpoint.model_config import ModelConfig
 
 NOT_FINITE = "not finite"
+
+_CPU = torch.device("cpu")
 
 
 class Model(NamedTuple):
@@ -37,6 +40,7 @@ class Model(NamedTuple):
     main_norm: RmsNorm
     blocks: tuple[Block, ...]
     heads: Heads
+    context_kv: ContextKv
     rope: Rope
 
 
@@ -63,6 +67,7 @@ class TorchDrafter:
         self._model = model
         self._device = device
         self._dtype = dtype
+        self._scratch = Scratch()
         self._windows = WindowKv(
             n_layers=config.n_layers,
             n_slots=max_slots + 1,  # the last one is the self-test's
@@ -100,11 +105,12 @@ class TorchDrafter:
             return [None] * len(parts)
         main_x = self._model.main_norm(self._model.main_proj(self._rows(parts, len(positions))))
         turns = self._model.rope.at(torch.tensor(positions, device=self._device))
-        kv = torch.stack([block.attention.kv(main_x, turns) for block in self._model.blocks])
+        kv = self._model.context_kv(main_x, turns)
         self._windows.store(torch.tensor(places, device=self._device), kv)
         if self.trace is not None:
             self.trace("main_x", main_x)
-        finite = kv.isfinite().all(-1).all(0).tolist()
+        # The largest is finite where all are: NaN counts as largest.
+        finite = kv.abs().amax(-1).amax(0).isfinite().tolist()
         faults: list[Fault | None] = []
         start = 0
         for part in parts:
@@ -136,16 +142,20 @@ class TorchDrafter:
 
     def _rows(self, parts: Sequence[Append], n_rows: int) -> Tensor:
         """The entries' bytes as [n_rows, T·D] in the compute dtype; bf16 widens exactly."""
-        n_values = self.config.n_taps * self.config.hidden
+        shape = (n_rows, self.config.n_taps * self.config.hidden)
         on_gpu = self._device.type == "cuda"
-        staged = torch.empty(n_rows, n_values, dtype=torch.bfloat16, pin_memory=on_gpu)
-        target = staged.view(torch.uint8).numpy().reshape(-1)
+        dtype = torch.bfloat16 if on_gpu else self._dtype
+        staged = self._scratch.get("staged", shape, dtype, _CPU, pinned=on_gpu)
         start = 0
         for part in parts:
-            end = start + part.n_rows * self.config.row_bytes
-            target[start:end] = np.frombuffer(part.rows, np.uint8)
-            start = end
-        return staged.to(self._device, self._dtype, non_blocking=on_gpu)
+            if not part.n_rows:
+                continue
+            # Rows of a STEP can be looked at where they lie; torch wants that to be writable.
+            data = bytearray(part.rows) if part.rows.readonly else part.rows
+            rows = torch.frombuffer(data, dtype=torch.bfloat16).view(part.n_rows, -1)
+            staged[start : start + part.n_rows].copy_(rows)
+            start += part.n_rows
+        return staged.to(self._device, self._dtype, non_blocking=True) if on_gpu else staged
 
     def _forward(self, requests: Sequence[DraftRequest], max_model_len: int) -> Tensor:
         """The pre-norm hidden states [b, N, D] of every block."""

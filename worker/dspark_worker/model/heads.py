@@ -81,13 +81,12 @@ class Heads:
             embedded = self.markov_embed[previous]
             bias = markov.bias(previous, embedded, self.markov_head, self.cache, self.scratch)
             torch.add(base[:, step], bias, out=logits)
-            top, previous = logits.max(-1)
+            top, previous = best_of(logits)
             given.append(embedded)
             ids.append(previous)
             tops.append(top)
             if want_margin:
-                best = logits.topk(2).values
-                margins.append(best[:, 0] - best[:, 1])
+                margins.append(top - second_best(logits, previous))
             if trace is not None:
                 trace("markov_bias", bias)
         conf_logit = self.conf_logits(hidden[:, :n_steps], torch.stack(given, 1))
@@ -102,6 +101,22 @@ class Heads:
         """`hidden` [b, n, D] and the conditioning tokens' rows, fp32 [b, n, m] -> fp32 [b, n]."""
         seen = torch.cat((hidden.float(), given), dim=-1)
         return (seen * self.confidence).sum(-1)
+
+
+def best_of(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of each row and where it stands first: [b, V] -> [b], int64 [b]; NaN is largest.
+
+    On a CPU torch goes value by value for the place, where numpy goes by vectors.
+    """
+    if logits.device.type != "cpu":
+        return logits.max(-1)[:2]
+    places = torch.from_numpy(logits.numpy().argmax(-1))
+    return logits.gather(1, places.unsqueeze(1)).squeeze(1), places
+
+
+def second_best(logits: Tensor, places: Tensor) -> Tensor:
+    """The largest of each row but the one at `places`, which is no longer there afterwards."""
+    return logits.scatter_(1, places.unsqueeze(1), -torch.inf).amax(-1)
 
 
 def load_heads(

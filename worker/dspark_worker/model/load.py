@@ -11,6 +11,7 @@ import torch
 
 from dspark_worker.model import kv_quant as kv_quants
 from dspark_worker.model.block import load_block
+from dspark_worker.model.context_kv import context_kv
 from dspark_worker.model.drafter import Model, TorchDrafter
 from dspark_worker.model.heads import load_heads
 from dspark_worker.model.rope import make_rope
@@ -67,11 +68,15 @@ def assemble(
     markov_bytes: int = 0,
 ) -> Model:
     """Take every tensor and put the model together."""
+    embed = weights.matrix("embed.weight")
+    main_proj, main_norm = weights.linear("mtp.0.main_proj"), weights.norm("mtp.0.main_norm")
+    blocks = tuple(load_block(weights, s, config, kind) for s in range(config.n_layers))
     return Model(
-        embed=weights.matrix("embed.weight"),
-        main_proj=weights.linear("mtp.0.main_proj"),
-        main_norm=weights.norm("mtp.0.main_norm"),
-        blocks=tuple(load_block(weights, s, config, kind) for s in range(config.n_layers)),
+        embed=embed,
+        main_proj=main_proj,
+        main_norm=main_norm,
+        blocks=blocks,
+        context_kv=context_kv([block.attention for block in blocks]),
         heads=load_heads(weights, config, markov_tokens, markov_bytes),
         rope=make_rope(config.rope_dim, config.rope_theta, weights.device),
     )
