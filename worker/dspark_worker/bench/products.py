@@ -27,11 +27,11 @@ _PRODUCTS: Final = {
 _SWEEP_BYTES: Final = 256 << 20
 
 
-class Products(TorchDispatchMode):
+class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every product done inside `with`."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._noted: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
 
     def __torch_dispatch__(

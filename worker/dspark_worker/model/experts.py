@@ -78,10 +78,10 @@ class Experts(NamedTuple):
         counts = torch.bincount(pairs, minlength=len(self.routed)).tolist()
         experts = [expert for expert, count in zip(self.routed, counts, strict=True) if count]
         counts = [count for count in counts if count]
-        parts = inputs.split(counts)
+        parts = torch.split(inputs, counts)
         gate = torch.cat([expert.w1(part) for expert, part in zip(experts, parts, strict=True)])
         up = torch.cat([expert.w3(part) for expert, part in zip(experts, parts, strict=True)])
-        parts = swiglu(gate, up, self.shared.limit, shares).split(counts)
+        parts = torch.split(swiglu(gate, up, self.shared.limit, shares), counts)
         sorted_outputs = [expert.w2(part) for expert, part in zip(experts, parts, strict=True)]
         outputs = torch.empty_like(inputs)
         outputs[by_expert] = torch.cat(sorted_outputs)

@@ -65,7 +65,7 @@ def through_cache_(kv: Tensor, kind: KvQuant, rope_dim: int) -> Tensor:
 
 
 def _through_e4m3_(x: Tensor, group: int) -> None:
-    groups = x.unflatten(-1, (-1, group)).float()
+    groups = x.float().reshape(*x.shape[:-1], -1, group)
     amax = groups.abs().amax(-1, keepdim=True).clamp_min(AMAX_MIN)
     # ratio = m·2^e with m in [0.5, 1): ceil(log2) is e, but e - 1 at an exact power of two,
     # where a float logarithm may land on either side.

@@ -36,6 +36,6 @@ def rotate_(x: Tensor, turns: Tensor) -> Tensor:
     x's dtype. Turn back with `turns.conj()`.
     """
     turning = x[..., -2 * turns.shape[-1] :]
-    pairs = torch.view_as_complex(turning.float().unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(turning.float().reshape(*turning.shape[:-1], -1, 2))
     turning.copy_(torch.view_as_real(pairs * turns).flatten(-2))
     return x
