@@ -27,6 +27,7 @@ COMMANDS = {
     "config": Entry("dsparkctl.cli.config", "Write, check and print dspark.yaml and HELLO."),
     "identity": Entry("dsparkctl.cli.identity", "Receipts: compute, verify and write identities."),
     "checkpoint": Entry("dsparkctl.cli.checkpoint", "Look into a checkpoint."),
+    "bench": Entry("dsparkctl.cli.bench", "Measure this machine."),
     "wire": Entry("dsparkctl.cli.wire", "Decode and encode messages of the contract."),
 }
 

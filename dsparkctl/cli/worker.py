@@ -13,26 +13,26 @@ from dsparkctl.cli.group import new_app
 
 app = new_app("Serve drafts, or replay a recorded case.")
 
-_AS_THEY_ARE = {
+AS_THEY_ARE = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
     "allow_interspersed_args": False,
 }
 
 
-@app.command(context_settings=_AS_THEY_ARE, add_help_option=False)
+@app.command(context_settings=AS_THEY_ARE, add_help_option=False)
 def serve(context: typer.Context) -> None:
     """Listen for the engine and draft."""
-    _become("serve", context.args)
+    become("serve", context.args)
 
 
-@app.command(context_settings=_AS_THEY_ARE, add_help_option=False)
+@app.command(context_settings=AS_THEY_ARE, add_help_option=False)
 def replay(context: typer.Context) -> None:
     """Run a recorded case as serving would."""
-    _become("replay", context.args)
+    become("replay", context.args)
 
 
-def _become(verb: str, args: list[str]) -> NoReturn:
+def become(verb: str, args: list[str]) -> NoReturn:
     """Replace this process: signals, streams and the exit code are then the worker's own.
 
     `-P` keeps the folder we are called from out of its import path.

@@ -1,4 +1,4 @@
-"""`python -m dspark_worker serve|replay`: the worker's own entry, without the operator's CLI.
+"""`python -m dspark_worker serve|replay|bench`: the worker's own entry, without the operator's CLI.
 
 Decides exit codes: every reason not to serve becomes one line on stderr and the code an operator's
 tools know. `dsparkctl worker …` becomes this process.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from dspark_worker import logs, options, replay_command
+from dspark_worker import bench_command, logs, options, replay_command
 from dspark_worker.provenance import IdentityMismatch
 from dspark_worker.serve import LoadError, serve
 from dspark_worker.sockets import ListenError
@@ -29,11 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, room, text in (
         ("serve", options, "serve drafts until SIGTERM"),
         ("replay", replay_command, "run a golden case through the worker and compare it"),
+        ("bench", bench_command, "measure rounds on this machine"),
     ):
-        room.add_flags(commands.add_parser(name, help=text, description=text, allow_abbrev=False))
+        prog = "dsparkctl bench" if name == "bench" else f"{parser.prog} {name}"
+        room.add_flags(
+            commands.add_parser(name, prog=prog, help=text, description=text, allow_abbrev=False)
+        )
     given = parser.parse_args(arguments)
+    run = {"serve": _serve, "replay": replay_command.run, "bench": bench_command.run}
     try:
-        return _serve(given) if given.command == "serve" else replay_command.run(given)
+        return run[given.command](given)
     except IdentityMismatch as error:
         return _failed(error, Exit.MISMATCH)
     except (CheckpointError, ListenError, LoadError, WriteError) as error:

@@ -65,3 +65,6 @@ TINY: Final = replace(
 )
 
 SHAPES: Final = {"real": REAL, "mid": MID, "tiny": TINY}
+
+MAX_REQUESTS: Final = 4
+"""Of a round; the live engine has no more (§6.2)."""
