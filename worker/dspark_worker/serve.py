@@ -8,17 +8,16 @@ import contextlib
 import json
 import logging
 import os
-import resource
 import signal
 import socket
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from dspark_worker.choice import Chosen, choose_drafter
 from dspark_worker.desk import Desk
 from dspark_worker.hash_store import default_path
+from dspark_worker.memory import rss_bytes
 from dspark_worker.provenance import prove
 from dspark_worker.selftest import SelfTest
 from dspark_worker.server import Server
@@ -182,14 +181,8 @@ def _about(chosen: Chosen) -> dict[str, Any]:
         "gpu_mem_bytes": chosen.gpu_mem_bytes(),
         "markov_cache_rows": chosen.markov_cache_rows,
         "markov_cache_bytes": chosen.markov_cache_bytes,
-        "rss_bytes": _rss_bytes(),
+        "rss_bytes": rss_bytes(),
         "pid": os.getpid(),
         "contract_version": CONTRACT_VERSION,
         "build_version": __version__,
     }
-
-
-def _rss_bytes() -> int:
-    """Resident memory now."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize()

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import torch
 
-from dspark_worker.bench import memory, report
+from dspark_worker import memory
+from dspark_worker.bench import report
 from dspark_worker.bench.course import Course, Load
 from dspark_worker.bench.products import bandwidth
 from dspark_worker.bench.shapes import MAX_REQUESTS, SHAPES

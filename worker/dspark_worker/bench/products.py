@@ -32,7 +32,8 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._noted: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self.all: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        """function, arguments, named arguments; in the order in which they came"""
 
     def __torch_dispatch__(
         self,
@@ -43,28 +44,28 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         given = kwargs or {}
         if func.overloadpacket in _PRODUCTS:
-            self._noted.append((func, args, given))
+            self.all.append((func, args, given))
         return func(*args, **given)
 
     def __len__(self) -> int:
-        return len(self._noted)
+        return len(self.all)
 
     @torch.inference_mode()
     def again(self) -> None:
         """All of them once more."""
-        for func, args, kwargs in self._noted:
+        for func, args, kwargs in self.all:
             func(*args, **kwargs)
 
     @property
     def n_flops(self) -> int:
         """Multiplications and additions."""
-        return sum(2 * _n_multiplications(args) for _, args, _ in self._noted)
+        return sum(2 * _n_multiplications(args) for _, args, _ in self.all)
 
     @property
     def n_bytes(self) -> int:
         """What has to come from memory: every tensor once a round, however often it is used."""
         seen: dict[int, int] = {}
-        for _, args, _ in self._noted:
+        for _, args, _ in self.all:
             for arg in args:
                 if isinstance(arg, Tensor):
                     seen[arg.data_ptr()] = max(seen.get(arg.data_ptr(), 0), arg.nbytes)

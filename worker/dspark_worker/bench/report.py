@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dspark_worker.bench.course import PARTS, Load, Sample
-from dspark_worker.bench.memory import Growth
+from dspark_worker.memory import Growth
 from dspark_worker.stats import percentile
 
 

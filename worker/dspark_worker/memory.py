@@ -1,4 +1,4 @@
-"""Whether a process grows: its resident memory over many rounds."""
+"""This process's resident memory, and whether it grows."""
 
 import resource
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def rss_bytes() -> int:
 
 
 def growth(seen: Sequence[tuple[int, int]]) -> Growth:
-    """The least-squares slope of (round, bytes), which must be two at least."""
+    """The least-squares line through (round, bytes), which must be two at least."""
     n = len(seen)
     mean_x = sum(x for x, _ in seen) / n
     mean_y = sum(y for _, y in seen) / n
