@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dspark_worker import serve as serve_module
-from dspark_worker.choice import Chosen
+from dspark_worker.choice import Chosen, choose_drafter
 from dspark_worker.provenance import IdentityMismatch
 from dspark_worker.serve import LoadError, serve
 from dspark_worker.sockets import ListenError
@@ -100,7 +100,7 @@ def test_6_7_a_file_that_changes_while_it_is_loaded_stops_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = settings(checkpoint=copied(tmp_path), hash_cache=tmp_path / "hashes.json")
-    choose = serve_module.choose_drafter
+    choose = choose_drafter
 
     def meanwhile(*args: Any) -> Chosen:
         (tmp_path / "model.safetensors").touch()
