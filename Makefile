@@ -7,13 +7,16 @@ TORCH_VERSION = 2.13.0
 TORCH_INDEX ?=
 BIN = $(VENV)/bin
 
-.PHONY: demo test check fix bench setup clean
+.PHONY: demo test test-vllm check fix sim bench setup clean
 
-demo: setup ## see rounds being drafted: a worker process and a client, one short table
+demo: setup ## see a small engine speculate with a real worker's drafts
 	$(BIN)/dsparkctl demo
 
 test: setup ## every test
 	$(BIN)/python -m pytest
+
+sim: setup ## torture both sides on simulated time; SEED=17 for one seed
+	$(BIN)/dsparkctl simulate --seeds $(if $(SEED),$(SEED):$$(($(SEED)+1)),0:50)
 
 check: setup ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
@@ -28,6 +31,7 @@ fix: setup ## what the formatter and the linter can mend
 bench: setup ## the figures of benchmarks/README.md
 	$(BIN)/python benchmarks/codec.py
 	$(BIN)/python benchmarks/identity_hash.py
+	$(BIN)/python benchmarks/gil.py
 
 setup: $(VENV)/installed
 
