@@ -8,7 +8,10 @@ TORCH_INDEX ?=
 BIN = $(VENV)/bin
 VLLM_VENV = .venv-vllm
 
-.PHONY: demo test test-vllm check fix sim bench setup clean
+.PHONY: help demo test test-vllm check fix sim bench setup clean
+
+help: ## these lines
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 demo: setup ## see a small engine speculate with a real worker's drafts
 	$(BIN)/dsparkctl demo

@@ -34,10 +34,10 @@ class Report(NamedTuple):
 
     def line(self) -> str:
         """The same for a person."""
-        faults = ", ".join(f"{kind} {self.faults[kind]}" for kind in Kind)
+        faults = ", ".join(f"{kind.replace('_', ' ')} {self.faults[kind]}" for kind in Kind)
         return (
-            f"{self.n_seeds} seeds, {self.n_rounds} rounds, {len(self.failures)} broken, "
-            f"{self.rounds_per_s:.0f} rounds/s; {faults}"
+            f"seeds {self.n_seeds}, rounds {self.n_rounds}, broken {len(self.failures)}, "
+            f"rounds/s {self.rounds_per_s:.0f}\nfaults: {faults}"
         )
 
 
