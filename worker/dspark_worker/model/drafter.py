@@ -95,18 +95,16 @@ class TorchDrafter:
     @torch.inference_mode()
     def append(self, parts: Sequence[Append]) -> Sequence[Fault | None]:
         """Project and keep the rows of all entries; a row that is not finite is kept too (R29)."""
-        positions: list[int] = []
-        places: list[int] = []
-        for part in parts:
-            end_pos = part.first_pos + part.n_rows
-            positions.extend(range(part.first_pos, end_pos))
-            places.extend(self._windows.places(part.slot, part.first_pos, end_pos))
-        if not positions:
+        n_rows = sum(part.n_rows for part in parts)
+        if not n_rows:
             return [None] * len(parts)
-        main_x = self._model.main_norm(self._model.main_proj(self._rows(parts, len(positions))))
-        turns = self._model.rope.at(torch.tensor(positions, device=self._device))
-        kv = self._model.context_kv(main_x, turns)
-        self._windows.store(torch.tensor(places, device=self._device), kv)
+        main_x = self._model.main_norm(self._model.main_proj(self._rows(parts, n_rows)))
+        positions = [
+            torch.arange(part.first_pos, part.first_pos + part.n_rows, device=self._device)
+            for part in parts
+        ]
+        kv = self._model.context_kv(main_x, self._model.rope.at(torch.cat(positions)))
+        self._windows.store([(part.slot, part.first_pos, part.n_rows) for part in parts], kv)
         if self.trace is not None:
             self.trace("main_x", main_x)
         # The largest is finite where all are: NaN counts as largest.

@@ -65,16 +65,17 @@ def through_cache_(kv: Tensor, kind: KvQuant, rope_dim: int) -> Tensor:
 
 
 def _through_e4m3_(x: Tensor, group: int) -> None:
-    groups = x.float().reshape(*x.shape[:-1], -1, group)
-    amax = groups.abs().amax(-1, keepdim=True).clamp_min(AMAX_MIN)
+    groups = x.view(*x.shape[:-1], -1, group)
+    wide = groups.float()
+    amax = wide.abs().amax(-1, keepdim=True).clamp_min(AMAX_MIN)
     # ratio = m·2^e with m in [0.5, 1): ceil(log2) is e, but e - 1 at an exact power of two,
     # where a float logarithm may land on either side.
     mantissa, exponent = torch.frexp(amax / E4M3_MAX)
     exponent = exponent - (mantissa == 0.5).to(exponent.dtype)
     scale = torch.ldexp(torch.ones_like(amax), exponent)
-    codes = (groups / scale).clamp_(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+    codes = (wide / scale).clamp_(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
     # Neither has an exponent to speak of: what is not finite must not become finite here (R29).
-    x.copy_(_values(codes).mul_(scale + (amax - amax)).flatten(-2))
+    groups.copy_(_values(codes).mul_(scale + (amax - amax)))
 
 
 def _values(codes: Tensor) -> Tensor:
