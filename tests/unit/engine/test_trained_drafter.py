@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dspark_worker.model.attention import Attention
 from dspark_worker.model.drafter import TorchDrafter
+from dspark_worker.model.linear import PlainLinear
 from dsparkctl.checkpoint.digest import State, verify_files
 from dsparkctl.checkpoint.files import find_files
 from dsparkctl.checkpoint.inspection import Format, inspect
@@ -96,7 +97,8 @@ def test_target_and_drafter_are_one_model() -> None:
         assert size % 128 == 0
     model = drafter()._model
     assert torch.equal(model.embed, tensors["embed"].float())
-    assert torch.equal(model.heads.head, tensors["head"].float())
+    assert isinstance(model.heads.head, PlainLinear)
+    assert torch.equal(model.heads.head.weight, tensors["head"].float())
 
 
 def test_on_held_out_prompts_at_least_two_and_a_half_drafts_a_round_are_accepted(
