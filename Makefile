@@ -6,14 +6,24 @@ TORCH_VERSION = 2.13.0
 # The package index torch comes from; empty: pip's own. A CPU-only index saves gigabytes.
 TORCH_INDEX ?=
 BIN = $(VENV)/bin
+VLLM_VENV = .venv-vllm
 
-.PHONY: demo test check fix bench setup clean
+.PHONY: help demo test test-vllm check fix sim bench setup clean
 
-demo: setup ## see rounds being drafted: a worker process and a client, one short table
+help: ## these lines
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+demo: setup ## see a small engine speculate with a real worker's drafts
 	$(BIN)/dsparkctl demo
 
 test: setup ## every test
 	$(BIN)/python -m pytest
+
+test-vllm: setup $(VLLM_VENV)/installed ## the real vLLM engine on a CPU with our hook (3 GB, minutes)
+	DSPARK_RIG_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest tests/vllm/check_engine.py
+
+sim: setup ## torture both sides on simulated time; SEED=17 for one seed
+	$(BIN)/dsparkctl simulate --seeds $(if $(SEED),$(SEED):$$(($(SEED)+1)),0:50)
 
 check: setup ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
@@ -28,6 +38,7 @@ fix: setup ## what the formatter and the linter can mend
 bench: setup ## the figures of benchmarks/README.md
 	$(BIN)/python benchmarks/codec.py
 	$(BIN)/python benchmarks/identity_hash.py
+	$(BIN)/python benchmarks/gil.py
 
 setup: $(VENV)/installed
 
@@ -42,5 +53,16 @@ $(VENV)/installed: pyproject.toml constraints.txt Makefile
 		--group dev --editable '.[worker,metrics]'
 	touch $@
 
+# Linux on x86_64 with Python 3.11: that is what the hashes are of.
+$(VLLM_VENV)/installed: tests/vllm/requirements.txt pyproject.toml Makefile
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "the vLLM rig needs Python 3.11: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet \
+		$(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$(TORCH_VERSION)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps --require-hashes \
+		--requirement tests/vllm/requirements.txt
+	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
 clean: ## remove the environment and every cache
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

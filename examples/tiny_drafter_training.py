@@ -20,10 +20,11 @@ from torch import Tensor
 
 from dspark_worker.model.attention import Attention
 from dspark_worker.model.block import Block, Context, load_block
+from dspark_worker.model.context_kv import context_kv
 from dspark_worker.model.dequant import TILE, fp8_tiles
 from dspark_worker.model.drafter import Model
 from dspark_worker.model.heads import load_heads
-from dspark_worker.model.kv_quant import KvQuant, through_cache
+from dspark_worker.model.kv_quant import KvQuant, through_cache_
 from dspark_worker.model.rope import make_rope
 from dspark_worker.model.streams import Mixer, Mixing, collapse
 from dspark_worker.model.weights import Weights
@@ -127,7 +128,7 @@ class CachedAttention(Attention):
         exact = self._replace(kv_quant=KvQuant.NONE)
         vectors = Attention.kv(exact, x, turns)
         with torch.no_grad():
-            lost = through_cache(vectors, self.kv_quant, self.rope_dim) - vectors
+            lost = through_cache_(vectors.clone(), self.kv_quant, self.rope_dim) - vectors
         return vectors + lost
 
 
@@ -159,13 +160,15 @@ def assemble(
             ffn_norm=norm,
         )
 
+    blocks = tuple(
+        trained(load_block(weights, s, config, kv_quant)) for s in range(config.n_layers)
+    )
     return Model(
         embed=weights.matrix("embed.weight"),
         main_proj=weights.linear("mtp.0.main_proj"),
         main_norm=weights.norm("mtp.0.main_norm"),
-        blocks=tuple(
-            trained(load_block(weights, s, config, kv_quant)) for s in range(config.n_layers)
-        ),
+        blocks=blocks,
+        context_kv=context_kv([block.attention for block in blocks]),
         heads=load_heads(weights, config),
         rope=make_rope(config.rope_dim, config.rope_theta, torch.device("cpu")),
     )

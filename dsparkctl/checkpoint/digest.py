@@ -6,8 +6,8 @@ own. Refuses to know which files make a checkpoint and what an identity is.
 
 import hashlib
 import os
-import stat
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from threading import Event, Lock
 from typing import Final
 
 from dsparkctl.checkpoint.errors import CheckpointError
+from dsparkctl.checkpoint.hash_cache import HashCache, Stamp, stamp_of
 from dsparkctl.contract.receipt import ReceiptFile
 
 CHUNK_BYTES: Final = 1 << 20
@@ -51,22 +52,35 @@ def default_threads() -> int:
 
 
 def digest_files(
-    paths: Sequence[Path], *, n_threads: int | None = None, progress: Progress | None = None
+    paths: Sequence[Path],
+    *,
+    n_threads: int | None = None,
+    progress: Progress | None = None,
+    cache: HashCache | None = None,
 ) -> tuple[ReceiptFile, ...]:
     """Every file's basename, sha256 and size, in the order of `paths`.
 
-    CheckpointError names a file that cannot be read or that changed its size while being read.
+    What `cache` knows is not read again, and it learns what was read. CheckpointError names a file
+    that cannot be read or that changed while being read.
     """
-    sizes = {path: _size(path) for path in paths}
-    largest_first = sorted(sizes, key=lambda path: -sizes[path])
-    work = _Work(sizes, progress)
-    with ThreadPoolExecutor(max(1, min(n_threads or default_threads(), len(sizes)))) as pool:
+    stamps = {path: stamp_of(path) for path in paths}
+    found: dict[Path, str] = {}
+    for path, stamp in stamps.items():
+        if cache is not None and (sha256 := cache.get(path, stamp)):
+            found[path] = sha256
+    largest_first = sorted(stamps.keys() - found.keys(), key=lambda p: (-stamps[p].n_bytes, p))
+    work = _Work(stamps, progress)
+    n_workers = max(1, min(n_threads or default_threads(), len(largest_first)))
+    with ThreadPoolExecutor(n_workers) as pool:
         try:
-            hashed = dict(zip(largest_first, pool.map(work.digest, largest_first), strict=True))
+            found.update(zip(largest_first, pool.map(work.digest, largest_first), strict=True))
         except BaseException:
             work.stop.set()
             raise
-    return tuple(ReceiptFile(path.name, hashed[path], sizes[path]) for path in paths)
+    if cache is not None:
+        for path in largest_first:
+            cache.put(path, stamps[path], found[path], now_ns=time.time_ns())
+    return tuple(ReceiptFile(path.name, found[path], stamps[path].n_bytes) for path in paths)
 
 
 def verify_files(
@@ -75,6 +89,7 @@ def verify_files(
     *,
     n_threads: int | None = None,
     progress: Progress | None = None,
+    cache: HashCache | None = None,
 ) -> tuple[Finding, ...]:
     """One finding a listed file, in the list's order; files are sought as `root/<basename>`.
 
@@ -82,7 +97,7 @@ def verify_files(
     """
     early = {file.name: _glance(root / file.name, file.n_bytes) for file in listed}
     paths = [root / file.name for file in listed if early[file.name] is None]
-    hashed = digest_files(paths, n_threads=n_threads, progress=progress)
+    hashed = digest_files(paths, n_threads=n_threads, progress=progress, cache=cache)
     found = {file.name: file for file in hashed}
     return tuple(early[file.name] or _compare(file, found[file.name]) for file in listed)
 
@@ -90,15 +105,15 @@ def verify_files(
 class _Work:
     """What the hashing threads share: what they expect, where they report, when to give up."""
 
-    def __init__(self, sizes: Mapping[Path, int], progress: Progress | None) -> None:
+    def __init__(self, stamps: Mapping[Path, Stamp], progress: Progress | None) -> None:
         self.stop = Event()
-        self._sizes = sizes
+        self._stamps = stamps
         self._progress = progress
         self._lock = Lock()
 
     def digest(self, path: Path) -> str:
         """The file's sha256 in hex. A file that is being written to has none."""
-        sha256, n_left = hashlib.sha256(), self._sizes[path]
+        sha256, n_left = hashlib.sha256(), self._stamps[path].n_bytes
         buffer = memoryview(bytearray(CHUNK_BYTES))
         try:
             with path.open("rb", buffering=0) as file:
@@ -110,7 +125,7 @@ class _Work:
                     self._report(n)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-        if n_left:
+        if n_left or stamp_of(path) != self._stamps[path]:
             raise CheckpointError(f"{path}: changed while it was read")
         return sha256.hexdigest()
 
@@ -126,16 +141,6 @@ class _Work:
                 raise
 
 
-def _size(path: Path) -> int:
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    if not stat.S_ISREG(found.st_mode):
-        raise CheckpointError(f"{path}: not a regular file")
-    return found.st_size
-
-
 def _glance(path: Path, n_bytes: int | None) -> Finding | None:
     """What can be said of a file without reading it."""
     if path.is_symlink() and not path.exists():
@@ -143,7 +148,7 @@ def _glance(path: Path, n_bytes: int | None) -> Finding | None:
     if not path.is_file():
         what = "not a regular file" if path.exists() else f"no such file in {path.parent}"
         return Finding(path.name, State.MISSING, what)
-    size = _size(path)
+    size = stamp_of(path).n_bytes
     if n_bytes is None or size == n_bytes:
         return None
     word = "truncated" if size < n_bytes else "too long"

@@ -43,7 +43,7 @@ def find_files(directory: Path) -> CheckpointFiles:
         raise wrong(directory, f"is no readable folder ({error.strerror or error})") from None
     for name, path in entries.items():
         # Passing over a pipe or a dangling link would quietly make another checkpoint of it.
-        if (name in SETTINGS or _is_shard(name)) and not path.is_file():
+        if (name in SETTINGS or is_shard(name)) and not path.is_file():
             raise wrong(path, "is not a regular file")
     names = {name: path for name, path in entries.items() if path.is_file()}
     if not names.keys() & {"config.json", "inference_config.json"}:
@@ -54,7 +54,7 @@ def find_files(directory: Path) -> CheckpointFiles:
     if indexes:
         shards = _named_by_index(names[indexes[0]], names)
     else:
-        shards = sorted(filter(_is_shard, names))
+        shards = sorted(filter(is_shard, names))
     if not shards:
         raise wrong(directory, "holds no model*.safetensors")
     if len(shards) > MAX_SHARDS:
@@ -68,7 +68,8 @@ def find_files(directory: Path) -> CheckpointFiles:
     )
 
 
-def _is_shard(name: str) -> bool:
+def is_shard(name: str) -> bool:
+    """Whether a file of this name holds tensors, where no index says otherwise."""
     return name.startswith("model") and name.endswith(".safetensors")
 
 

@@ -4,6 +4,7 @@ Refuses to know what the object means; `model_config`, `files` and `header` do.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,21 @@ def read_json_object(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, A
 def parse_object(text: bytes, path: Path, what: str = "file") -> dict[str, Any]:
     """Parse bytes that must be one JSON object, no key twice; `path` is for the message."""
 
+    try:
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=unique_keys(path, what))
+    except (ValueError, RecursionError) as error:
+        reason = str(error) or type(error).__name__
+        raise wrong(path, f"the {what} is not valid JSON ({reason})") from None
+    if not isinstance(value, dict):
+        raise wrong(path, f"the {what} is not a JSON object")
+    return value
+
+
+def unique_keys(
+    path: Path, what: str = "file"
+) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """A hook for `json.loads` that refuses an object with a key twice."""
+
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in pairs:
@@ -36,14 +52,7 @@ def parse_object(text: bytes, path: Path, what: str = "file") -> dict[str, Any]:
             found[key] = value
         return found
 
-    try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        reason = str(error) or type(error).__name__
-        raise wrong(path, f"the {what} is not valid JSON ({reason})") from None
-    if not isinstance(value, dict):
-        raise wrong(path, f"the {what} is not a JSON object")
-    return value
+    return unique
 
 
 def _shown(key: str) -> str:

@@ -18,7 +18,7 @@ from dsparkctl.streams import open_missing
 PROGRAM = "dsparkctl"
 
 COMMANDS = {
-    "demo": Entry("dsparkctl.cli.demo", "See rounds being drafted: worker and client in one."),
+    "demo": Entry("dsparkctl.cli.demo", "See a small engine speculate with a worker's drafts."),
     "worker": Entry("dsparkctl.cli.worker", "Serve drafts, or replay a recorded case."),
     "simulate": Entry("dsparkctl.cli.simulate", "Torture both sides on simulated time."),
     "probe": Entry("dsparkctl.cli.probe", "Measure PING round trips to a worker."),
@@ -27,6 +27,7 @@ COMMANDS = {
     "config": Entry("dsparkctl.cli.config", "Write, check and print dspark.yaml and HELLO."),
     "identity": Entry("dsparkctl.cli.identity", "Receipts: compute, verify and write identities."),
     "checkpoint": Entry("dsparkctl.cli.checkpoint", "Look into a checkpoint, and unpack it."),
+    "bench": Entry("dsparkctl.cli.bench", "Measure this machine."),
     "wire": Entry("dsparkctl.cli.wire", "Decode and encode messages of the contract."),
 }
 

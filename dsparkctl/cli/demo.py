@@ -108,6 +108,12 @@ def _failures() -> Iterator[None]:
         raise Stop(Exit.USAGE, str(error)) from None
     except (EngineEnded, TermsError) as error:
         raise Stop(Exit.FAILED, str(error)) from None
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "safetensors"):
+            raise
+        raise Stop(
+            Exit.FAILED, f"the demo needs {error.name}: pip install 'dsparkctl[worker]'"
+        ) from None
 
 
 _FIELDS = (
@@ -127,7 +133,7 @@ _FIELDS = (
 
 def _show(report: dict[str, Any]) -> None:
     """What nobody publishes comes first: tokens a target step with the drafter, and without."""
-    phases = report.get("phases") or {"with the drafter": report}
+    phases = report.get("phases") or {_whole(report): report}
     render.table(
         ("", "rounds", "tokens per target step", "drafts accepted", "rounds without drafts"),
         [
@@ -142,6 +148,28 @@ def _show(report: dict[str, Any]) -> None:
     render.table(("time of a round", "p50 ms", "p99 ms"), _times(report["ms_per_round"]))
     render.data("")
     render.fields({name: report[name] for name in _FIELDS})
+    for note in _notes(report):
+        render.note(note)
+
+
+def _whole(report: dict[str, Any]) -> str:
+    """What the run is called: whose drafts they were, or that there were none."""
+    if report["policy"] != Policy.CAPACITY:
+        return f"policy {report['policy']}"
+    return "with the drafter" if report["drafted_requests"] else "no drafts came"
+
+
+def _notes(report: dict[str, Any]) -> Iterator[str]:
+    """What a person would otherwise take for something else."""
+    if report["requests_done"] < report["requests"]:
+        n_done, n = report["requests_done"], report["requests"]
+        yield f"cut short by --max-seconds: {n_done} of {n} requests were finished"
+    if report["remote"] != "on":
+        yield f"remote drafting ended as: {report['remote']}"
+    yield (
+        "drafts accepted, of 5: 3 and more requests verify 4 drafts each, so the last one counts"
+        " as accepted in rounds of 1 or 2 alone"
+    )
 
 
 def _phase(phase: dict[str, Any]) -> tuple[object, ...]:

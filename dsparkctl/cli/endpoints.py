@@ -89,7 +89,7 @@ def _engines_own(endpoint: Endpoint, data: Endpoint) -> str:
     if endpoint.port == data.port and (
         data.is_wildcard or not _ips(endpoint.host).isdisjoint(_ips(data.host))
     ):
-        return "the configured data listener"
+        return "the data listener"
     return _PORTS.get(endpoint.port, "")
 
 

@@ -64,12 +64,15 @@ def verify(
 def write(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The checkpoint's folder.")],
     out: Annotated[Path, typer.Option(metavar="RECEIPT", help="The receipt to write.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace a receipt that exists.")] = False,
     as_json: Json = False,
 ) -> None:
     """Hash a checkpoint's own files and write a receipt of them, whole or not at all."""
     sources = find_files(directory).sources
     if out.resolve() in {source.resolve() for source in sources}:
         raise Stop(Exit.USAGE, f"{out}: belongs to the checkpoint; choose another --out")
+    if out.exists() and not force:
+        raise Stop(Exit.USAGE, f"{out}: exists; --force replaces it")
     with render.progress("hashing", sum(source.stat().st_size for source in sources)) as tick:
         files = digest_files(sources, progress=tick)
     made = Receipt(files=files, extracted_files=files)

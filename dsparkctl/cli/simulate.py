@@ -22,14 +22,15 @@ def _range(text: str) -> range:
     match = _SEEDS.fullmatch(text)
     seeds = range(int(match[1]), int(match[2])) if match else range(0)
     if not seeds:
-        raise typer.BadParameter(f"expected A:B with A below B, got {text!r}")
+        raise Stop(Exit.USAGE, f"--seeds: expected A:B with A below B, e.g. 1:4, got {text!a}")
     return seeds
 
 
 @app.command()
 def simulate(
     seeds: Annotated[
-        str, typer.Option("--seeds", metavar="A:B", help="Run seeds A to B, B excluded.")
+        str,
+        typer.Option("--seeds", metavar="A:B", help="Run seeds A to B, B excluded: 1:4 is three."),
     ],
     rounds: Annotated[
         int, typer.Option("--rounds", min=1, max=10_000_000, help="Engine rounds of a seed.")

@@ -10,20 +10,20 @@ from dsparkctl.cli.group import new_app
 
 app = new_app("Serve drafts, or replay a recorded case.")
 
-_AS_THEY_ARE = {
+AS_THEY_ARE = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
     "allow_interspersed_args": False,
 }
 
 
-@app.command(context_settings=_AS_THEY_ARE, add_help_option=False)
+@app.command(context_settings=AS_THEY_ARE, add_help_option=False)
 def serve(context: typer.Context) -> None:
     """Listen for the engine and draft."""
     become("serve", *context.args)
 
 
-@app.command(context_settings=_AS_THEY_ARE, add_help_option=False)
+@app.command(context_settings=AS_THEY_ARE, add_help_option=False)
 def replay(context: typer.Context) -> None:
     """Run a recorded case as serving would."""
     become("replay", *context.args)

@@ -41,4 +41,12 @@ class Outcome(IntEnum):
     @property
     def counter(self) -> str:
         """The key of the counter that this outcome moves by one."""
-        return self.name.lower() if self <= Outcome.APPENDED else f"fallback_{self.name.lower()}"
+        return _COUNTERS[self]
+
+
+_COUNTERS = {
+    outcome: outcome.name.lower()
+    if outcome <= Outcome.APPENDED
+    else f"fallback_{outcome.name.lower()}"
+    for outcome in Outcome
+}

@@ -4,9 +4,10 @@ Decides whether this vLLM is one the speculator was read against, and what happe
 vLLM imports the speculator's class by name at the moment it is needed, so replacing the name in its
 module is enough, whatever was imported before (vLLM has no registry for speculators).
 
-Without VLLM_DSPARK_REMOTE_ENDPOINT nothing is done and nothing is imported. With it, whatever is
-wrong ends the process: an engine that silently ran its own drafter would look like one that runs
-ours. It ends by SystemExit, which nothing on vLLM's way takes for a plugin's harmless failure.
+Without VLLM_DSPARK_REMOTE_ENDPOINT nothing is done and nothing is imported, but a variable beside
+it that is misspelt or wrong shows that somebody meant to ask. With it, whatever is wrong ends the
+process: an engine that silently ran its own drafter would look like one that runs ours. It ends by
+SystemExit, which nothing on vLLM's way takes for a plugin's harmless failure.
 This module imports neither vllm nor torch: one that cannot be imported is logged and forgotten.
 """
 
@@ -19,7 +20,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
 
-from dsparkctl.client.environment import PREFIX
+from dsparkctl.client.environment import PREFIX, SettingsError, read_environment
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +80,12 @@ def register(
 
     SystemExit, in one line, where remote drafting is asked for and cannot be had.
     """
-    if not env.get(ENDPOINT):
-        return
     try:
-        _hook(load)
+        if read_environment(env)["ENDPOINT"] is not None:
+            _hook(load)
+    except SettingsError as error:
+        log.critical("%s", error)
+        raise SystemExit(str(error)) from error
     except Exception as error:
         reason = (
             str(error) if isinstance(error, HookRefused) else f"{type(error).__name__}: {error}"

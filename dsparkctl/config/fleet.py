@@ -73,6 +73,14 @@ class WorkerSettings(_Section):
         False, description="instead of a receipt: hash the checkpoint's own files at start"
     )
     markov: FilePath | None = Field(None, description="markov_top_tokens.json, when there is one")
+    hash_cache: FilePath | None = Field(
+        None, description="file that keeps hashes; null: dsparkctl/hashes.json in the user's cache"
+    )
+    rehash: bool = Field(False, description="hash every file anew, whatever the hash cache says")
+    markov_cache: bool = Field(True, description="keep bias rows of the tokens in the markov file")
+    markov_cache_mb: int = Field(
+        4096, ge=1, le=1 << 20, description="bound on the memory of these rows, in MiB"
+    )
     allow_any_address: bool = Field(
         False, description="permit listening on every address of the machine (0.0.0.0, ::)"
     )

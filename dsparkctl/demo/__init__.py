@@ -1,4 +1,5 @@
-"""A small engine against a real worker, over real sockets, on an embedded tiny checkpoint.
+"""The small engine with the real client against a real worker, on an embedded tiny checkpoint.
 
-Below the command line, above the worker: it starts a worker process and speaks the contract to it.
+Below the command line, above client, worker and engine: it starts a worker process, runs the engine
+and compares what came of it.
 """

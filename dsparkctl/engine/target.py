@@ -85,10 +85,12 @@ class Target:
         hidden = unseen(rows.padded(positions), key_pos, self.config.span)
         added = mask(hidden, n_heads, torch.float64)
         key_pos = key_pos.clamp_max(self._max_model_len - 1)
+        places = self._cache.places(rows.slots, positions)
+        key_places = self._cache.places(rows.span_slots.unsqueeze(1), key_pos)
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
-            self._cache.store(layer, rows.slots, positions, qkv[:, n_heads:])
-            keys, values = self._cache.gather(layer, rows.span_slots, key_pos)
+            self._cache.store(layer, places, qkv[:, n_heads:])
+            keys, values = self._cache.gather(layer, key_places)
             return rows.unpadded(attention(rows.padded(qkv[:, :n_heads]), keys, values, added))
 
         logits, taps = self._model(rows.tokens, self._turns[positions], attend)

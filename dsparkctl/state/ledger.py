@@ -97,12 +97,14 @@ class Ledger:
     def soil(self, slots: Iterable[int]) -> None:
         """Nobody knows what the worker holds of these slots: send the window next time (§7.4)."""
         for slot in slots:
-            self.pages[slot] = self.pages[slot]._replace(is_dirty=True)
+            if not self.pages[slot].is_dirty:
+                self.pages[slot] = self.pages[slot]._replace(is_dirty=True)
 
     def clean(self, slots: Iterable[int]) -> None:
         """The worker said OK: it holds what this book says."""
         for slot in slots:
-            self.pages[slot] = self.pages[slot]._replace(is_dirty=False)
+            if self.pages[slot].is_dirty:
+                self.pages[slot] = self.pages[slot]._replace(is_dirty=False)
 
     def soil_all(self) -> None:
         """After a reconnect, NO_SESSION, STALE_SEQ or a refused reply (§6.3, §7.4)."""

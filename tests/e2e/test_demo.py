@@ -127,6 +127,19 @@ def test_the_same_seed_gives_the_same_steps_byte_for_byte(report: Report, worker
     assert told[0] != told[2]
 
 
+def test_the_worker_sees_no_difference_when_a_proxy_thread_asks_it(
+    report: Report, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§4.2: `VLLM_DSPARK_REMOTE_ASYNC=1` sends the same messages in the same order."""
+    told = []
+    for is_async in ("0", "1"):
+        monkeypatch.setenv("VLLM_DSPARK_REMOTE_ASYNC", is_async)
+        with relay(worker.data, worker.own) as wire:
+            report("--endpoint", str(wire.endpoint), *SMALL)
+        told.append([said.body for said in wire.asked])
+    assert told[0] == told[1]
+
+
 def test_taps_and_tokens_are_the_same_whoever_drafts(
     report: Report, worker: Worker, scripted: Worker
 ) -> None:

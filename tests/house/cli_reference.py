@@ -2,13 +2,13 @@
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
 import typer
 
-from dspark_worker import options, replay_command
+from dspark_worker import bench_command, options, replay_command
 from dsparkctl.cli.app import COMMANDS, PROGRAM
 
 _COLUMNS = 100
@@ -21,7 +21,8 @@ def rendered() -> str:
         "# The commands\n\nMade of the commands' own `--help`; a test holds the two together.\n"
     ]
     for name, entry in COMMANDS.items():
-        texts = _worker_help() if name == "worker" else _help(import_module(entry.module).app, name)
+        own = _OWN_PROGRAM.get(name)
+        texts = _own_help(name, own) if own else _help(import_module(entry.module).app, name)
         parts += [f"## {title}\n```\n{text.strip()}\n```\n" for title, text in texts]
     return "\n".join(parts)
 
@@ -39,14 +40,23 @@ def _walk(command: Any, path: str) -> Iterator[tuple[str, str]]:
         yield from _walk(one, f"{path} {name}")
 
 
-def _worker_help() -> Iterator[tuple[str, str]]:
-    for name, room in (("serve", options), ("replay", replay_command)):
-        path = f"{PROGRAM} worker {name}"
+_OWN_PROGRAM = {
+    "worker": {"serve": options.add_flags, "replay": replay_command.add_flags},
+    "bench": {"round": bench_command.add_round_flags},
+}
+"""Commands whose flags are parsed by the worker's program."""
+
+
+def _own_help(
+    group: str, commands: Mapping[str, Callable[[argparse.ArgumentParser], None]]
+) -> Iterator[tuple[str, str]]:
+    for name, add_flags in commands.items():
+        path = f"{PROGRAM} {group} {name}"
         parser = argparse.ArgumentParser(
             prog=path,
             formatter_class=lambda prog: argparse.HelpFormatter(prog, width=_COLUMNS),
         )
-        room.add_flags(parser)
+        add_flags(parser)
         yield path, parser.format_help()
 
 

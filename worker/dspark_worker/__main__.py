@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from dspark_worker import logs, options, replay_command, unpack_command
+from dspark_worker import bench_command, logs, options, replay_command, unpack_command
 from dspark_worker.provenance import IdentityMismatch
 from dspark_worker.serve import LoadError, serve
 from dspark_worker.sockets import ListenError
@@ -28,7 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="dsparkctl worker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, (add_flags, _, text) in _VERBS.items():
-        add_flags(commands.add_parser(name, help=text, description=text, allow_abbrev=False))
+        prog = "dsparkctl bench" if name == "bench" else f"{parser.prog} {name}"
+        add_flags(
+            commands.add_parser(name, prog=prog, help=text, description=text, allow_abbrev=False)
+        )
     given = parser.parse_args(arguments)
     try:
         return _VERBS[given.command].run(given)
@@ -67,6 +70,7 @@ _VERBS = {
         replay_command.run,
         "run a golden case through the worker and compare it",
     ),
+    "bench": _Verb(bench_command.add_flags, bench_command.run, "measure rounds on this machine"),
     "dequantize": _Verb(
         unpack_command.add_dequantize_flags,
         unpack_command.dequantize,

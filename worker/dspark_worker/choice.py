@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dspark_worker.drafter import Drafter
 from dsparkctl.checkpoint.errors import CheckpointError
+from dsparkctl.checkpoint.markov_tokens import parse_markov_tokens
 from dsparkctl.checkpoint.model_config import ModelConfig
 from dsparkctl.config.fleet import WorkerSettings
 
@@ -21,12 +22,20 @@ class Chosen(NamedTuple):
     dtype: str
     kv_quant: str
     gpu_mem_bytes: Callable[[], int]
+    markov_cache_rows: int = 0
+    """tokens whose Markov bias is kept"""
+    markov_cache_bytes: int = 0
     weight_cache: Callable[[], dict[str, int] | None] = lambda: None
     """Of decoded EXL3 weights; None where there are none."""
 
 
-def choose_drafter(settings: WorkerSettings, config: ModelConfig) -> Chosen:
-    """Load what the settings ask for; CheckpointError, one line, when that cannot be had."""
+def choose_drafter(
+    settings: WorkerSettings, config: ModelConfig, markov_data: bytes | None = None
+) -> Chosen:
+    """Load what the settings ask for; CheckpointError, one line, when that cannot be had.
+
+    `markov_data` are the bytes of `settings.markov`, as their identity was computed.
+    """
     if settings.drafter == "scripted":
         return _scripted(settings, config)
     try:
@@ -35,6 +44,9 @@ def choose_drafter(settings: WorkerSettings, config: ModelConfig) -> Chosen:
         raise CheckpointError(
             f"the torch drafter needs {error.name}: pip install 'dsparkctl[worker]'"
         ) from error
+    tokens: tuple[int, ...] = ()
+    if settings.markov is not None and markov_data is not None and settings.markov_cache:
+        tokens = parse_markov_tokens(markov_data, settings.markov, config.vocab_size)
     drafter = load_drafter(
         settings.checkpoint,
         device=settings.device,
@@ -43,6 +55,8 @@ def choose_drafter(settings: WorkerSettings, config: ModelConfig) -> Chosen:
         max_slots=settings.max_slots,
         weight_cache_mb=settings.weight_cache_mb,
         backend=settings.backend,
+        markov_tokens=tokens,
+        markov_bytes=settings.markov_cache_mb << 20,
     )
 
     def weight_cache() -> dict[str, int] | None:
@@ -55,6 +69,7 @@ def choose_drafter(settings: WorkerSettings, config: ModelConfig) -> Chosen:
         drafter.dtype,
         drafter.kv_quant,
         drafter.gpu_mem_bytes,
+        *drafter.markov_cache_size(),
         weight_cache,
     )
 

@@ -19,6 +19,7 @@ _METAVARS = {
     "checkpoint": "DIR",
     "receipt": "FILE",
     "markov": "FILE",
+    "hash_cache": "FILE",
     "listen": "ENDPOINT",
     "device": "cpu|cuda:N",
 }
@@ -40,10 +41,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         flag = "--" + name.replace("_", "-")
         kind = field.annotation
         text = (field.description or "").replace("null:", "by itself")
-        if field.default not in (None, PydanticUndefined, False):
+        if field.default not in (None, PydanticUndefined, False, True):
             text += f" (default: {_shown(field.default)})"
         text = text.replace("%", "%%")
-        if kind is bool:
+        if kind is bool and field.default:
+            flag = "--no-" + flag.removeprefix("--")
+            text = f"do not {text}"
+            parser.add_argument(flag, dest=name, action="store_false", default=None, help=text)
+        elif kind is bool:
             parser.add_argument(flag, action="store_true", default=None, help=text)
         elif name == "admin":
             parser.add_argument(flag, action="extend", nargs="+", metavar="ENDPOINT", help=text)

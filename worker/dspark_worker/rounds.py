@@ -171,15 +171,18 @@ class Rounds:
         arrays = draft if want_margin else draft[:2]
         if any(len(values) != self._own.num_spec for values in arrays):
             return f"the draft has not {self._own.num_spec} positions"
-        # NaN fails every comparison.
-        if not all(0 <= token < self._own.vocab_size for token in draft.ids):
+        if min(draft.ids) < 0 or max(draft.ids) >= self._own.vocab_size:
             return f"draft ids {[*draft.ids]} outside the vocabulary"
-        if not all(0.0 <= value <= 1.0 for value in draft.confidence):
-            return f"confidences {[*draft.confidence]} outside 0 to 1"
-        if want_margin and not all(0.0 <= value <= _MAX_F32 for value in draft.margin):
-            return f"margins {[*draft.margin]}, expected finite values from 0 on"
-        if any(value for values in arrays for value in values[request.n_out :]):
-            return f"the draft goes on behind its {request.n_out} positions"
+        # NaN fails every comparison. Loops, not `all`: this runs for every draft.
+        for value in draft.confidence:
+            if not 0.0 <= value <= 1.0:
+                return f"confidences {[*draft.confidence]} outside 0 to 1"
+        for value in draft.margin if want_margin else ():
+            if not 0.0 <= value <= _MAX_F32:
+                return f"margins {[*draft.margin]}, expected finite values from 0 on"
+        n_out = request.n_out
+        if n_out < self._own.num_spec and any(any(values[n_out:]) for values in arrays):
+            return f"the draft goes on behind its {n_out} positions"
         return ""
 
 

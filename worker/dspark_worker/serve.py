@@ -8,17 +8,17 @@ import contextlib
 import json
 import logging
 import os
-import resource
 import signal
 import socket
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from dspark_worker.choice import Chosen, choose_drafter
 from dspark_worker.desk import Desk
-from dspark_worker.provenance import identities
+from dspark_worker.hash_store import default_path
+from dspark_worker.memory import rss_bytes
+from dspark_worker.provenance import prove
 from dspark_worker.selftest import SelfTest
 from dspark_worker.server import Server
 from dspark_worker.sockets import bound, listening
@@ -86,18 +86,25 @@ def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
 def _load(settings: WorkerSettings) -> tuple[Hello, Chosen]:
     """Prove the files, then load them; what this worker would say in a HELLO of its own."""
     files = find_files(settings.checkpoint)
-    config = read_model_config(files)
     if settings.identity_from_files:
         log.info("no receipt: the identity is computed from the checkpoint's own files")
-    found = identities(files, settings.receipt, settings.markov)
-    chosen = choose_drafter(settings, config)
+    proof = prove(
+        files,
+        settings.receipt,
+        settings.markov,
+        cache_path=settings.hash_cache or default_path(),
+        rehash=settings.rehash,
+    )
+    config = read_model_config(files)
+    chosen = choose_drafter(settings, config, proof.markov_data)
+    proof.check_unchanged()
     given: dict[str, Any] = {}
     if settings.max_rows_per_step is not None:
         given["max_rows_per_step"] = settings.max_rows_per_step
     own = HelloParams.from_checkpoint(
         config,
-        drafter_identity=found.drafter,
-        markov_identity=found.markov,
+        drafter_identity=proof.drafter,
+        markov_identity=proof.markov,
         max_slots=settings.max_slots,
         max_model_len=settings.max_model_len,
         **given,
@@ -173,14 +180,10 @@ def _about(chosen: Chosen) -> dict[str, Any]:
         "kv_quant": chosen.kv_quant,
         "gpu_mem_bytes": chosen.gpu_mem_bytes(),
         "weight_cache": chosen.weight_cache(),
-        "rss_bytes": _rss_bytes(),
+        "markov_cache_rows": chosen.markov_cache_rows,
+        "markov_cache_bytes": chosen.markov_cache_bytes,
+        "rss_bytes": rss_bytes(),
         "pid": os.getpid(),
         "contract_version": CONTRACT_VERSION,
         "build_version": __version__,
     }
-
-
-def _rss_bytes() -> int:
-    """Resident memory now."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize()

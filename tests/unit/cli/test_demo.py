@@ -29,6 +29,8 @@ REPORT: dict[str, Any] = {
         "exchange": {"p50": None, "p99": None},
     },
     **dict.fromkeys(module._FIELDS[:-2], 4),
+    "policy": "capacity",
+    "drafted_requests": 30,
     "remote": "on",
 }
 
@@ -112,3 +114,31 @@ def test_an_error_is_one_line_and_its_exit_code(
     code, said, why = cli("demo")
     assert (code, why) == expected
     assert said == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "row"),
+    [
+        ({"drafted_requests": 0}, "no drafts came"),
+        ({"policy": "shadow"}, "policy shadow"),
+    ],
+)
+def test_a_run_is_called_by_whose_drafts_it_had(
+    cli: Cli, performed: Performed, changed: dict[str, Any], row: str
+) -> None:
+    performed({**REPORT, **changed})
+    _, said, _ = cli("demo")
+    assert row in said
+    assert "with the drafter" not in said
+
+
+def test_a_run_that_was_cut_short_says_so(cli: Cli, performed: Performed) -> None:
+    performed({**REPORT, "requests": 8, "requests_done": 3})
+    assert "3 of 8 requests were finished" in cli("demo")[2]
+
+
+def test_without_torch_one_line_says_what_to_install(cli: Cli, performed: Performed) -> None:
+    performed(ModuleNotFoundError("No module named 'torch'", name="torch"))
+    code, _, err = cli("demo")
+    assert code == 1
+    assert err == "the demo needs torch: pip install 'dsparkctl[worker]'\n"

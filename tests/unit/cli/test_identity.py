@@ -149,8 +149,17 @@ def test_a_file_that_is_not_the_checkpoints_changes_nothing(
 ) -> None:
     before = receipt.read_bytes()
     (checkpoint / "README.md").write_text("hello")
-    assert cli("identity", "write", checkpoint, "--out", receipt)[0] == 0
+    assert cli("identity", "write", checkpoint, "--out", receipt, "--force")[0] == 0
     assert receipt.read_bytes() == before
+
+
+def test_write_replaces_a_receipt_only_when_told_to(
+    cli: Cli, receipt: Path, checkpoint: Path
+) -> None:
+    receipt.write_text("somebody's own")
+    code, _, err = cli("identity", "write", checkpoint, "--out", receipt)
+    assert (code, err) == (2, f"{receipt}: exists; --force replaces it\n")
+    assert receipt.read_text() == "somebody's own"
 
 
 def test_write_never_replaces_a_file_of_the_checkpoint(cli: Cli, checkpoint: Path) -> None:

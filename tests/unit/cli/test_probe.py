@@ -207,4 +207,4 @@ def test_the_file_that_dspark_config_names_is_the_one_that_counts(
     monkeypatch.setenv("DSPARK_CONFIG", str(path))
     code, _, err = cli(command, "tcp://127.0.0.1:7", *(["--all", "--yes"] * (command == "reset")))
     assert code == 2
-    assert "the configured data listener" in err
+    assert "is the data listener" in err

@@ -120,12 +120,29 @@ def module(name: str, **members: Any) -> ModuleType:
 # --- what is hooked -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("env", [{}, {ENDPOINT: ""}])
+@pytest.mark.parametrize("env", [{}, {"VLLM_DSPARK_REMOTE_TRIP": "3"}])
 def test_without_an_endpoint_nothing_is_done_and_nothing_is_imported(env: dict[str, str]) -> None:
     vllm = FakeVllm()
     register(env, vllm.load)
     assert vllm.loaded == []
     assert vllm.chosen is vllm.stock
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({ENDPOINT: ""}, f'{ENDPOINT}="": '),
+        ({"VLLM_DSPARK_REMOTE_ENDPONT": "tcp://a:1"}, f"did you mean {ENDPOINT}?"),
+        ({"VLLM_DSPARK_REMOTE_TRIP": "x"}, "VLLM_DSPARK_REMOTE_TRIP"),
+    ],
+)
+def test_a_blank_or_misspelt_variable_never_means_that_nobody_asked(
+    env: dict[str, str], said: str
+) -> None:
+    """R40."""
+    with pytest.raises(SystemExit) as ended:
+        register(env, FakeVllm().load)
+    assert said in str(ended.value)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,41 @@ def test_the_listener_of_the_ready_line_and_the_child_ends_with_the_block(
     assert is_gone(child)
 
 
+def test_a_killed_worker_starts_again_on_its_port_and_ends_with_the_block(
+    child: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--show-outage`: the client knows one endpoint."""
+    ports: list[int] = []
+
+    def command(_checkpoint: Path, _receipt: Path | None, listen: Endpoint) -> list[str]:
+        ports.append(listen.port)
+        say = f"import os, pathlib; pathlib.Path({str(child)!r}).write_text(str(os.getpid()))"
+        return [sys.executable, "-c", "\n".join([say, READY, SLEEP])]
+
+    monkeypatch.setattr(module, "_command", command)
+    with worker_process(Path(), None) as worker:
+        worker.kill()
+        assert is_gone(child)
+        child.unlink()
+        worker.start()
+        while not (child.exists() and child.read_text()):
+            time.sleep(0.02)
+        assert not is_gone(child)
+    assert is_gone(child)
+    assert ports == [0, 1234]
+
+
+def test_something_else_can_be_done_while_it_gets_ready(
+    child: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two imports of torch on two cores."""
+    go = child.with_name("go")
+    wait = f"import time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.02)"
+    script(monkeypatch, child, wait, READY, SLEEP)
+    with worker_process(Path(), None, ready_s=20, meanwhile=go.touch) as worker:
+        assert worker.endpoint.port == 1234
+
+
 def test_a_child_that_dies_is_told_with_its_code_and_its_last_lines(
     child: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

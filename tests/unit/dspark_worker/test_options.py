@@ -22,7 +22,8 @@ def test_every_key_of_the_section_has_its_flag() -> None:
     parser = argparse.ArgumentParser()
     options.add_flags(parser)
     text = parser.format_help()
-    for name in WorkerSettings.model_fields:
+    for name, field in WorkerSettings.model_fields.items():
+        name = f"no-{name}" if field.default is True else name
         assert f"--{name.replace('_', '-')} " in text or f"--{name.replace('_', '-')}\n" in text
 
 

@@ -1,5 +1,9 @@
 """The order of a start, seen from inside: nothing listens before a self-test came out right."""
 
+import hashlib
+import json
+import os
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -7,9 +11,12 @@ from typing import Any
 import pytest
 
 from dspark_worker import serve as serve_module
-from dspark_worker.choice import Chosen
+from dspark_worker.choice import Chosen, choose_drafter
+from dspark_worker.provenance import IdentityMismatch
 from dspark_worker.serve import LoadError, serve
 from dspark_worker.sockets import ListenError
+from dsparkctl.checkpoint.errors import CheckpointError
+from dsparkctl.checkpoint.files import find_files
 from dsparkctl.config.fleet import WorkerSettings
 from tests.unit.dspark_worker.fake import OWN, FakeDrafter
 
@@ -80,3 +87,66 @@ def test_r33_the_longest_message_is_that_of_hello_or_16_mib(
     changed: dict[str, Any], expected: int
 ) -> None:
     assert serve_module._max_message_bytes(OWN._replace(**changed)) == expected
+
+
+def copied(folder: Path) -> Path:
+    for source in find_files(GOLDEN).sources:
+        shutil.copyfile(source, folder / source.name)
+        os.utime(folder / source.name, ns=(10**18, 10**18))
+    return folder
+
+
+def test_6_7_a_file_that_changes_while_it_is_loaded_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings(checkpoint=copied(tmp_path), hash_cache=tmp_path / "hashes.json")
+    choose = choose_drafter
+
+    def meanwhile(*args: Any) -> Chosen:
+        (tmp_path / "model.safetensors").touch()
+        return choose(*args)
+
+    serve_module._load(given)
+    monkeypatch.setattr(serve_module, "choose_drafter", meanwhile)
+    with pytest.raises(IdentityMismatch, match=r"model\.safetensors: changed after it was hashed"):
+        serve_module._load(given)
+
+
+def test_6_7_nothing_of_the_checkpoint_is_read_before_it_is_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its config neither: what it says is believed once its digest is right."""
+    copied(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    receipt = tmp_path / "DSPARK_COPY_DONE"
+    listed = [{"name": p.name, "sha256": "ab" * 32} for p in find_files(tmp_path).sources]
+    receipt.write_text(json.dumps({"files": listed, "extracted_files": listed}))
+    given = settings(checkpoint=tmp_path, receipt=receipt, identity_from_files=False)
+    with pytest.raises(IdentityMismatch, match=r"config\.json: sha256 is"):
+        serve_module._load(given)
+
+
+def test_stats_state_the_memory_of_the_markov_cache(tmp_path: Path) -> None:
+    """§10 of the specification; without a cache, or with `--no-markov-cache`, it is 0."""
+    markov = tmp_path / "markov_top_tokens.json"
+    markov.write_text("[1, 2, 3]")
+    for wanted, rows in ((True, 3), (False, 0)):
+        own, chosen = serve_module._load(
+            settings(drafter="torch", markov=markov, markov_cache=wanted)
+        )
+        assert own.markov_identity == hashlib.sha256(b"[1, 2, 3]").digest()
+        said = serve_module._about(chosen)
+        assert said["markov_cache_rows"] == rows
+        assert said["markov_cache_bytes"] == (rows and 4 * (rows + 1) * own.vocab_size)
+
+
+def test_a_markov_file_that_is_none_stops_the_start_unless_no_cache_is_made_of_it(
+    tmp_path: Path,
+) -> None:
+    """The identity runs over the bytes, whatever they hold (§6.7)."""
+    markov = tmp_path / "markov_top_tokens.json"
+    markov.write_text('["the"]')
+    with pytest.raises(CheckpointError, match=r"markov_top_tokens\.json: \[0\]: 'the'"):
+        serve_module._load(settings(drafter="torch", markov=markov))
+    own, _ = serve_module._load(settings(drafter="torch", markov=markov, markov_cache=False))
+    assert own.markov_identity == hashlib.sha256(b'["the"]').digest()

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dspark_worker.model.kv_quant import KvQuant, through_cache
+from dspark_worker.model.kv_quant import KvQuant, through_cache_
 from dspark_worker.model.linear import Linear
 from dspark_worker.model.norms import RmsNorm
-from dspark_worker.model.rope import rotate
+from dspark_worker.model.rope import rotate_
 from dspark_worker.model.weights import Weights
 from dsparkctl.checkpoint.model_config import ModelConfig
 
@@ -37,8 +37,8 @@ class Attention(NamedTuple):
 
     def kv(self, x: Tensor, turns: Tensor) -> Tensor:
         """Key/value vectors [..., D] -> [..., d] as the cache gives them, at `turns` [..., r/2]."""
-        turned = rotate(self.kv_norm(self.wkv(x)), turns)
-        return through_cache(turned, self.kv_quant, self.rope_dim)
+        turned = rotate_(self.kv_norm(self.wkv(x)), turns)
+        return through_cache_(turned, self.kv_quant, self.rope_dim)
 
     def __call__(self, x: Tensor, turns: Tensor, window: Tensor, hidden: Tensor | None) -> Tensor:
         """[b, N, D] normed input, `turns` [b, N, r/2], `window` [b, n, d] -> [b, N, D].
@@ -48,10 +48,10 @@ class Attention(NamedTuple):
         n_blocks, n_queries, _ = x.shape
         q = self.wq_b(self.q_norm(self.wq_a(x)))
         q = q.view(n_blocks, n_queries, self.n_heads, -1)
-        q = rotate(q, turns.unsqueeze(2))
+        q = rotate_(q, turns.unsqueeze(2))
         keys = torch.cat((window, self.kv(x, turns)), dim=1)
         o = self.attend(q.flatten(1, 2), keys, hidden)
-        o = rotate(o.view_as(q), turns.unsqueeze(2).conj())
+        o = rotate_(o.view_as(q), turns.unsqueeze(2).conj())
         grouped = o.reshape(n_blocks * n_queries, self.n_groups, -1)
         return self.wo_b(self.wo_a(grouped).flatten(1)).view_as(x)
 

@@ -6,15 +6,15 @@ window holds is the desk's to say. A row or a draft that is not finite is a faul
 nothing here mixes two requests but matrix products, and those keep rows apart.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dspark_worker.drafter import Append, Draft, DraftRequest, Fault
 from dspark_worker.model.block import Block, Context
+from dspark_worker.model.context_kv import ContextKv
 from dspark_worker.model.exl3.cache import DecodedCache
 from dspark_worker.model.graphs import HeadStage, recorder_for
 from dspark_worker.model.heads import Heads, Sampled
@@ -22,12 +22,15 @@ from dspark_worker.model.kv_quant import KvQuant
 from dspark_worker.model.linear import Linear
 from dspark_worker.model.norms import RmsNorm
 from dspark_worker.model.rope import Rope
+from dspark_worker.model.scratch import Scratch
 from dspark_worker.model.streams import collapse
 from dspark_worker.model.trace import Trace
 from dspark_worker.model.window_kv import WindowKv
 from dsparkctl.checkpoint.model_config import ModelConfig
 
 NOT_FINITE = "not finite"
+
+_CPU = torch.device("cpu")
 
 
 class Model(NamedTuple):
@@ -39,6 +42,7 @@ class Model(NamedTuple):
     main_norm: RmsNorm
     blocks: tuple[Block, ...]
     heads: Heads
+    context_kv: ContextKv
     rope: Rope
 
 
@@ -69,6 +73,7 @@ class TorchDrafter:
         self._device = device
         self._dtype = dtype
         self._heads = HeadStage(model.heads, recorder_for(model.heads, device))
+        self._scratch = Scratch()
         self._windows = WindowKv(
             n_layers=config.n_layers,
             n_slots=max_slots + 1,  # the last one is the self-test's
@@ -85,24 +90,33 @@ class TorchDrafter:
             return 0
         return torch.cuda.memory_allocated(self._device)
 
+    def rebuild(self, change: Callable[[Model], Model]) -> None:
+        """Put another model in the place of this one, made of its parts (`bench` measures them)."""
+        self._model = change(self._model)
+        self._heads = HeadStage(self._model.heads, None)
+
+    def markov_cache_size(self) -> tuple[int, int]:
+        """Tokens whose Markov bias is kept, and the bytes of that (§10 of the specification)."""
+        cache = self._model.heads.cache
+        return (0, 0) if cache is None else (len(cache.rows), cache.n_bytes)
+
     @torch.inference_mode()
     def append(self, parts: Sequence[Append]) -> Sequence[Fault | None]:
         """Project and keep the rows of all entries; a row that is not finite is kept too (R29)."""
-        positions: list[int] = []
-        places: list[int] = []
-        for part in parts:
-            end_pos = part.first_pos + part.n_rows
-            positions.extend(range(part.first_pos, end_pos))
-            places.extend(self._windows.places(part.slot, part.first_pos, end_pos))
-        if not positions:
+        n_rows = sum(part.n_rows for part in parts)
+        if not n_rows:
             return [None] * len(parts)
-        main_x = self._model.main_norm(self._model.main_proj(self._rows(parts, len(positions))))
-        turns = self._model.rope.at(torch.tensor(positions, device=self._device))
-        kv = torch.stack([block.attention.kv(main_x, turns) for block in self._model.blocks])
-        self._windows.store(torch.tensor(places, device=self._device), kv)
+        main_x = self._model.main_norm(self._model.main_proj(self._rows(parts, n_rows)))
+        positions = [
+            torch.arange(part.first_pos, part.first_pos + part.n_rows, device=self._device)
+            for part in parts
+        ]
+        kv = self._model.context_kv(main_x, self._model.rope.at(torch.cat(positions)))
+        self._windows.store([(part.slot, part.first_pos, part.n_rows) for part in parts], kv)
         if self.trace is not None:
             self.trace("main_x", main_x)
-        finite = kv.isfinite().all(-1).all(0).tolist()
+        # The largest is finite where all are: NaN counts as largest.
+        finite = kv.abs().amax(-1).amax(0).isfinite().tolist()
         faults: list[Fault | None] = []
         start = 0
         for part in parts:
@@ -140,16 +154,20 @@ class TorchDrafter:
 
     def _rows(self, parts: Sequence[Append], n_rows: int) -> Tensor:
         """The entries' bytes as [n_rows, T·D] in the compute dtype; bf16 widens exactly."""
-        n_values = self.config.n_taps * self.config.hidden
+        shape = (n_rows, self.config.n_taps * self.config.hidden)
         on_gpu = self._device.type == "cuda"
-        staged = torch.empty(n_rows, n_values, dtype=torch.bfloat16, pin_memory=on_gpu)
-        target = staged.view(torch.uint8).numpy().reshape(-1)
+        dtype = torch.bfloat16 if on_gpu else self._dtype
+        staged = self._scratch.get("staged", shape, dtype, _CPU, pinned=on_gpu)
         start = 0
         for part in parts:
-            end = start + part.n_rows * self.config.row_bytes
-            target[start:end] = np.frombuffer(part.rows, np.uint8)
-            start = end
-        return staged.to(self._device, self._dtype, non_blocking=on_gpu)
+            if not part.n_rows:
+                continue
+            # Rows of a STEP can be looked at where they lie; torch wants that to be writable.
+            data = bytearray(part.rows) if part.rows.readonly else part.rows
+            rows = torch.frombuffer(data, dtype=torch.bfloat16).view(part.n_rows, -1)
+            staged[start : start + part.n_rows].copy_(rows)
+            start += part.n_rows
+        return staged.to(self._device, self._dtype, non_blocking=True) if on_gpu else staged
 
     def _forward(self, requests: Sequence[DraftRequest], max_model_len: int) -> Tensor:
         """The pre-norm hidden states [b, N, D] of every block."""

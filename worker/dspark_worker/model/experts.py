@@ -1,7 +1,7 @@
 """The draft's mixture of experts: routing, routed experts, the shared one (specification §5.4).
 
-Tokens are grouped by expert, so that each expert's weights are touched once a layer; the loop runs
-over the experts that were chosen, never over tokens.
+Tokens are grouped by expert, so that each expert's weights are touched once a layer; loops run over
+the experts that were chosen, never over tokens, and do nothing but products.
 """
 
 from typing import NamedTuple
@@ -26,12 +26,15 @@ class Expert(NamedTuple):
 
     def __call__(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
         """[t, D] -> [t, D]; `weight` fp32 [t, 1] enters before the rounding to x's dtype."""
-        gate = self.w1(x).float().clamp(max=self.limit)
-        up = self.w3(x).float().clamp(-self.limit, self.limit)
-        inner = F.silu(gate) * up
-        if weight is not None:
-            inner = inner * weight
-        return self.w2(inner.to(x.dtype))
+        return self.w2(swiglu(self.w1(x), self.w3(x), self.limit, weight))
+
+
+def swiglu(gate: Tensor, up: Tensor, limit: float, weight: Tensor | None) -> Tensor:
+    """silu(gate) · up · weight, clamped, in fp32, then the inputs' dtype; all are [t, I]."""
+    inner = F.silu(gate.float().clamp(max=limit)).mul_(up.float().clamp(-limit, limit))
+    if weight is not None:
+        inner.mul_(weight)
+    return inner.to(gate.dtype)
 
 
 class Router(NamedTuple):
@@ -72,14 +75,16 @@ class Experts(NamedTuple):
         by_expert = torch.argsort(pairs, stable=True)
         tokens = torch.div(by_expert, chosen.shape[1], rounding_mode="floor")
         inputs, shares = x[tokens], weights.flatten()[by_expert].unsqueeze(-1)
-        outputs = torch.empty_like(inputs)
-        start = 0
         counts = torch.bincount(pairs, minlength=len(self.routed)).tolist()
-        for expert, count in zip(self.routed, counts, strict=True):
-            if count:
-                part = slice(start, start + count)
-                outputs[by_expert[part]] = expert(inputs[part], shares[part])
-                start += count
+        experts = [expert for expert, count in zip(self.routed, counts, strict=True) if count]
+        counts = [count for count in counts if count]
+        parts = torch.split(inputs, counts)
+        gate = torch.cat([expert.w1(part) for expert, part in zip(experts, parts, strict=True)])
+        up = torch.cat([expert.w3(part) for expert, part in zip(experts, parts, strict=True)])
+        parts = torch.split(swiglu(gate, up, self.shared.limit, shares), counts)
+        sorted_outputs = [expert.w2(part) for expert, part in zip(experts, parts, strict=True)]
+        outputs = torch.empty_like(inputs)
+        outputs[by_expert] = torch.cat(sorted_outputs)
         routed = outputs.view(*chosen.shape, -1).float().sum(1)
         return (routed + self.shared(x).float()).to(x.dtype)
 

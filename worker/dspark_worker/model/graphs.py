@@ -9,6 +9,7 @@ Decides which rounds are replayed; all others, and every round where nothing cou
 the same function as it stands. Not run on a GPU yet; the decision is tested on a CPU.
 """
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from dspark_worker.model.exl3.linear import Exl3Linear, Exl3Sliced
 from dspark_worker.model.heads import Heads, Sampled
+from dspark_worker.model.scratch import Scratch
 from dspark_worker.model.trace import Trace
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class _Recorded(NamedTuple):
     hidden: Tensor
     anchors: Tensor
     recording: Recording
+    scratch: Scratch
 
 
 class HeadStage:
@@ -115,16 +118,24 @@ class HeadStage:
     def _make(self, hidden: Tensor, n_steps: int) -> _Recorded:
         assert self._record is not None
         anchors = torch.zeros(len(hidden), dtype=torch.int64, device=hidden.device)
+        # Of its own: what it wrote to while it was recorded may never move.
+        scratch = Scratch()
+        own = HeadStage(dataclasses.replace(self._heads, scratch=scratch), None)
         recording = self._record(
-            lambda: self._run(hidden, anchors, n_steps, want_margin=False, trace=None)
+            lambda: own(hidden, anchors, n_steps, want_margin=False, trace=None)
         )
-        return _Recorded(hidden, anchors, recording)
+        return _Recorded(hidden, anchors, recording, scratch)
 
 
 def recorder_for(heads: Heads, device: torch.device) -> Recorder | None:
-    """CUDA graphs, where there are any and the head's weights stay where they are."""
+    """CUDA graphs, where there are any, nothing asks the host in between (as the Markov cache does,
+    by token), and the head's weights stay where they are."""
     moves = isinstance(heads.head, (Exl3Linear, Exl3Sliced)) and not heads.head.is_resident
-    return None if device.type != "cuda" or moves else _cuda_recorder(device)
+    return (
+        None
+        if device.type != "cuda" or moves or heads.cache is not None
+        else _cuda_recorder(device)
+    )
 
 
 def _cuda_recorder(device: torch.device) -> Recorder:

@@ -16,6 +16,9 @@ from dsparkctl.checkpoint.errors import CheckpointError
 E4M3_MAX = 448.0
 AMAX_MIN = 1e-4
 
+_WITHOUT_SECOND_SIGN = ~0x4000
+"""A negative code widens to two sign bits; the lower one is no part of the exponent."""
+
 
 class KvQuant(Enum):
     """The formats by the names the operator gives them."""
@@ -49,23 +52,36 @@ def choose(name: str, head_dim: int, rope_dim: int) -> KvQuant:
     return chosen
 
 
-def through_cache(kv: Tensor, kind: KvQuant, rope_dim: int) -> Tensor:
-    """`kv` [..., d] after rope -> the same shape and dtype, as a read of the cache returns it."""
-    if kind is KvQuant.NONE:
-        return kv
+def through_cache_(kv: Tensor, kind: KvQuant, rope_dim: int) -> Tensor:
+    """`kv` [..., d] after rope becomes, in place, what a read of the cache returns."""
     if kind is KvQuant.MXFP8_32:
-        return _through_e4m3(kv, 32)
-    still, turned = kv[..., :-rope_dim], kv[..., -rope_dim:]
-    return torch.cat((_through_e4m3(still, 64), turned.to(torch.bfloat16).to(kv.dtype)), dim=-1)
+        _through_e4m3_(kv, 32)
+    elif kind is KvQuant.V4_RECORD_64:
+        _through_e4m3_(kv[..., :-rope_dim], 64)
+        if kv.dtype != torch.bfloat16:
+            turned = kv[..., -rope_dim:]
+            turned.copy_(turned.to(torch.bfloat16))
+    return kv
 
 
-def _through_e4m3(x: Tensor, group: int) -> Tensor:
-    groups = x.float().reshape(*x.shape[:-1], -1, group)
-    amax = groups.abs().amax(-1, keepdim=True).clamp_min(AMAX_MIN)
+def _through_e4m3_(x: Tensor, group: int) -> None:
+    groups = x.view(*x.shape[:-1], -1, group)
+    wide = groups.float()
+    amax = wide.abs().amax(-1, keepdim=True).clamp_min(AMAX_MIN)
     # ratio = m·2^e with m in [0.5, 1): ceil(log2) is e, but e - 1 at an exact power of two,
     # where a float logarithm may land on either side.
     mantissa, exponent = torch.frexp(amax / E4M3_MAX)
     exponent = exponent - (mantissa == 0.5).to(exponent.dtype)
     scale = torch.ldexp(torch.ones_like(amax), exponent)
-    codes = (groups / scale).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
-    return (codes.float() * scale).view(x.shape).to(x.dtype)
+    codes = (wide / scale).clamp_(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+    # Neither has an exponent to speak of: what is not finite must not become finite here (R29).
+    groups.copy_(_values(codes).mul_(scale + (amax - amax)))
+
+
+def _values(codes: Tensor) -> Tensor:
+    """Finite e4m3 -> fp32, exactly: its bits are those of an fp16 number 2^8 times smaller.
+
+    Ten times as fast on a CPU as converting, which goes value by value there.
+    """
+    bits = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(7)
+    return bits.bitwise_and_(_WITHOUT_SECOND_SIGN).view(torch.float16).float().mul_(256.0)

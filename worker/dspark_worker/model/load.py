@@ -4,12 +4,14 @@ Every reason why a checkpoint cannot be served leaves as a `CheckpointError`: on
 file and tensor (or the device, or the format).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from dspark_worker.model import kv_quant as kv_quants
 from dspark_worker.model.block import load_block
+from dspark_worker.model.context_kv import context_kv
 from dspark_worker.model.drafter import Model, TorchDrafter
 from dspark_worker.model.exl3.cache import DecodedCache
 from dspark_worker.model.exl3.kernels import choose_kernels
@@ -33,14 +35,17 @@ def load_drafter(
     dtype: str,
     kv_quant: str,
     max_slots: int,
+    markov_tokens: Sequence[int] = (),
+    markov_bytes: int = 0,
     weight_cache_mb: int = WEIGHT_CACHE_MB,
     backend: str = "auto",
 ) -> TorchDrafter:
     """Load the checkpoint in `directory`, complete or not at all; `CheckpointError` says why not.
 
     `device` is `cpu`, `cuda` or `cuda:N`; `dtype` float32 or bfloat16; `kv_quant` auto, none,
-    mxfp8_32 or v4_record_64. Decoded EXL3 matrices take at most `weight_cache_mb` MiB;
-    `backend` (auto, torch, exllamav3) says who multiplies with them.
+    mxfp8_32 or v4_record_64. The Markov bias of `markov_tokens` is kept, in `markov_bytes` at most.
+    Decoded EXL3 matrices take at most `weight_cache_mb` MiB; `backend` (auto, torch, exllamav3)
+    says who multiplies with them.
     """
     where = _device(device)
     if dtype not in DTYPES:
@@ -54,7 +59,7 @@ def load_drafter(
     exact = torch.float32 if where.type == "cpu" else torch.float16
     cache = DecodedCache(weight_cache_mb << 20, exact, where)
     with open_weights(files, config, where, DTYPES[dtype], cache) as weights:
-        model = _assemble(weights, config, kind)
+        model = assemble(weights, config, kind, markov_tokens, markov_bytes)
         weights.finish()
         linears = weights.exl3.linears
     chosen = choose_kernels(backend, linears, where)
@@ -80,13 +85,24 @@ def load_drafter(
         raise CheckpointError(f"the windows of {max_slots} slots do not fit on {where}") from None
 
 
-def _assemble(weights: Weights, config: ModelConfig, kind: kv_quants.KvQuant) -> Model:
+def assemble(
+    weights: Weights,
+    config: ModelConfig,
+    kind: kv_quants.KvQuant,
+    markov_tokens: Sequence[int] = (),
+    markov_bytes: int = 0,
+) -> Model:
+    """Take every tensor and put the model together."""
+    embed = weights.matrix("embed.weight")
+    main_proj, main_norm = weights.linear("mtp.0.main_proj"), weights.norm("mtp.0.main_norm")
+    blocks = tuple(load_block(weights, s, config, kind) for s in range(config.n_layers))
     return Model(
-        embed=weights.matrix("embed.weight"),
-        main_proj=weights.linear("mtp.0.main_proj"),
-        main_norm=weights.norm("mtp.0.main_norm"),
-        blocks=tuple(load_block(weights, s, config, kind) for s in range(config.n_layers)),
-        heads=load_heads(weights, config),
+        embed=embed,
+        main_proj=main_proj,
+        main_norm=main_norm,
+        blocks=blocks,
+        context_kv=context_kv([block.attention for block in blocks]),
+        heads=load_heads(weights, config, markov_tokens, markov_bytes),
         rope=make_rope(config.rope_dim, config.rope_theta, weights.device),
     )
 

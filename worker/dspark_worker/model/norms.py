@@ -17,4 +17,4 @@ class RmsNorm(NamedTuple):
         """Any leading dims, [..., n]."""
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * scale * self.weight).to(x.dtype)
+        return (wide * scale).mul_(self.weight).to(x.dtype)

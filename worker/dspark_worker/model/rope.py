@@ -29,13 +29,13 @@ def make_rope(rope_dim: int, theta: float, device: torch.device) -> Rope:
     return Rope(1.0 / (theta**exponents))
 
 
-def rotate(x: Tensor, turns: Tensor) -> Tensor:
+def rotate_(x: Tensor, turns: Tensor) -> Tensor:
     """Turn the last r components of `x` [..., d] by `turns` complex64, broadcast to [..., r/2].
 
-    The product is fp32; the result has x's dtype. Turn back with `turns.conj()`.
+    In place: the other components, most of a head, are not touched. The product is fp32, rounded to
+    x's dtype. Turn back with `turns.conj()`.
     """
-    rope_dim = 2 * turns.shape[-1]
-    still, turning = x[..., :-rope_dim], x[..., -rope_dim:]
+    turning = x[..., -2 * turns.shape[-1] :]
     pairs = torch.view_as_complex(turning.float().reshape(*turning.shape[:-1], -1, 2))
-    turned = torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
-    return torch.cat((still, turned), dim=-1)
+    turning.copy_(torch.view_as_real(pairs * turns).flatten(-2))
+    return x

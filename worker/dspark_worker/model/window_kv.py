@@ -40,9 +40,21 @@ class WindowKv:
         self._zero_row = n_slots * window
         self._kv = torch.zeros(n_layers, self._zero_row + 1, head_dim, dtype=dtype, device=device)
 
-    def store(self, places: Tensor, kv: Tensor) -> None:
-        """Keep `kv` [L, n, d] at `places` int64 [n], each named once (see `places`)."""
-        self._kv.index_copy_(1, places, kv)
+    def store(self, parts: Sequence[tuple[int, int, int]], kv: Tensor) -> None:
+        """Keep `kv` [L, n, d]: the rows of each part `(slot, first_pos, n_rows)` in turn.
+
+        A part is at most one window long: two copies, where it goes round.
+        """
+        start = 0
+        for slot, first_pos, n_rows in parts:
+            assert 0 <= n_rows <= self._window, "a window holds W rows"
+            base, first = slot * self._window, first_pos % self._window
+            n_first = min(n_rows, self._window - first)
+            end = start + n_rows
+            self._kv[:, base + first : base + first + n_first] = kv[:, start : start + n_first]
+            if n_first < n_rows:
+                self._kv[:, base : base + n_rows - n_first] = kv[:, start + n_first : end]
+            start = end
 
     def gather(self, spans: Sequence[tuple[int, int, int]]) -> Windows:
         """The windows `(slot, lo_pos, end_pos)` of several drafts; `end_pos` is exclusive."""

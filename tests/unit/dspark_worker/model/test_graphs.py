@@ -4,6 +4,7 @@ No GPU has run this: the recorder here keeps the function and runs it again, ove
 and into the same outputs, as a CUDA graph does.
 """
 
+import dataclasses
 import logging
 
 import pytest
@@ -143,5 +144,5 @@ def test_graphs_are_for_cuda_and_for_weights_that_stay_where_they_are(
         head = Exl3Linear(packed(), D, V, cache, is_expert=False)
         head.pin()
         for stored in (head, Exl3Sliced((head,))):
-            recorder = recorder_for(plain._replace(head=stored), cuda)
+            recorder = recorder_for(dataclasses.replace(plain, head=stored), cuda)
             assert (recorder is not None) is is_recorded

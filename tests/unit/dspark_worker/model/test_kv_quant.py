@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dspark_worker.model.kv_quant import KvQuant, choose, through_cache
+from dspark_worker.model.kv_quant import KvQuant, choose, through_cache_
 from dsparkctl.checkpoint.errors import CheckpointError
 
 
@@ -41,7 +41,7 @@ def test_an_exact_power_of_two_needs_no_larger_scale() -> None:
     kv = torch.zeros(2, 32)
     kv[:, 0] = torch.tensor([448.0, 449.0])
     kv[:, 1] = 2.0**-9  # e4m3's smallest step at scale 1
-    cached = through_cache(kv, KvQuant.MXFP8_32, 16)
+    cached = through_cache_(kv, KvQuant.MXFP8_32, 16)
     assert cached[:, 1].tolist() == [2.0**-9, 0.0]
     assert cached[:, 0].tolist() == [448.0, 448.0]
 
@@ -50,13 +50,13 @@ def test_f32_values_are_never_rounded_to_bf16_on_the_way_into_e4m3() -> None:
     """The group's quantisation sees fp32: 17.0001 lies above a tie that bf16 would round onto."""
     kv = torch.zeros(1, 32)
     kv[0, :2] = torch.tensor([448.0, 17.0001])
-    assert through_cache(kv, KvQuant.MXFP8_32, 16)[0, 1].item() == 18.0
-    assert through_cache(kv.to(torch.bfloat16), KvQuant.MXFP8_32, 16)[0, 1].item() == 16.0
+    assert through_cache_(kv.clone(), KvQuant.MXFP8_32, 16)[0, 1].item() == 18.0
+    assert through_cache_(kv.to(torch.bfloat16), KvQuant.MXFP8_32, 16)[0, 1].item() == 16.0
 
 
 def test_zeros_stay_zeros_and_nan_stays_nan() -> None:
     kv = torch.zeros(2, 80)
     kv[1, 3] = float("nan")
-    cached = through_cache(kv, KvQuant.V4_RECORD_64, 16)
+    cached = through_cache_(kv, KvQuant.V4_RECORD_64, 16)
     assert torch.equal(cached[0], kv[0])
     assert cached[1].isnan().any()

@@ -172,12 +172,12 @@ def test_a_tensor_that_the_model_forgets_is_our_own_mistake(
 ) -> None:
     """Every tensor is consumed exactly once: a model with one layer less does not pass."""
     tiny.write(tmp_path)
-    assemble = load_module._assemble
+    assemble = load_module.assemble
 
-    def forgetful(weights: object, config: object, kind: object) -> object:
+    def forgetful(weights: object, *rest: object) -> object:
         weights._rows["mtp.0.spare"] = None  # type: ignore[attr-defined]
-        return assemble(weights, config, kind)  # type: ignore[arg-type]
+        return assemble(weights, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(load_module, "_assemble", forgetful)
+    monkeypatch.setattr(load_module, "assemble", forgetful)
     with pytest.raises(AssertionError, match=r"mtp\.0\.spare"):
         tiny.load(tmp_path)

@@ -22,9 +22,8 @@ def ring() -> WindowKv:
 
 
 def put(kv: WindowKv, slot: int, first_pos: int, values: list[float]) -> None:
-    places = torch.tensor(kv.places(slot, first_pos, first_pos + len(values)), dtype=torch.int64)
     rows = torch.tensor(values).view(1, -1, 1)
-    kv.store(places, torch.cat((rows, -rows)))
+    kv.store([(slot, first_pos, len(values))], torch.cat((rows, -rows)))
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(1, WINDOW))))
