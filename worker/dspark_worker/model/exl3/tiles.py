@@ -22,8 +22,8 @@ from dsparkctl.checkpoint.exl3 import Codebook
 SIDE = 16
 AREA = SIDE * SIDE
 
-CHUNK_WEIGHTS = 5 << 16
-"""Decoded together: few enough for a core's own cache, many enough that no call is felt."""
+CHUNK_WEIGHTS = 1 << 20
+"""Decoded together, many enough that no call is felt; words and states then take 6 MB."""
 
 
 class _Places(NamedTuple):
