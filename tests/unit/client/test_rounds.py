@@ -826,7 +826,8 @@ def test_a_switch_file_that_cannot_be_looked_at_is_told_once(
 
 def test_a_round_that_breaks_off_is_counted_as_one() -> None:
     bench = running()
-    assert bench.counts["rounds"] == 1
+    counted = [bench.counts["rounds"]]
     bench.rounds.begin(())
     bench.rounds.fault((), "ValueError: x")
-    assert bench.counts["rounds"] == 2
+    counted.append(bench.counts["rounds"])
+    assert counted == [1, 2]
