@@ -42,9 +42,12 @@ class Counters:
         self._round_us: deque[float] = deque(maxlen=_KEPT_ROUNDS)
         self.last_bad_reply = ""
 
-    def began(self, requests: Iterable[Scheduled], sampled: Iterable[Sampled]) -> None:
-        """A round; its requests tell how the last drafts fared against the target."""
+    def began(self) -> None:
+        """A round, whatever becomes of it."""
         self._counts["rounds"] += 1
+
+    def verified(self, requests: Iterable[Scheduled], sampled: Iterable[Sampled]) -> None:
+        """A round's requests tell how the last drafts fared against the target."""
         for request, result in zip(requests, sampled, strict=True):
             n_accepted = request.k_window - result.n_rejected
             for j in range(min(request.k_window, len(self._verified))):

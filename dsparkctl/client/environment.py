@@ -106,8 +106,8 @@ def _switch(text: str) -> bool:
 def _path(text: str) -> Path:
     """Absolute: who starts the engine does not choose the folder its processes run in."""
     path = Path(text)
-    if not path.is_absolute() or "\0" in text:
-        raise ValueError("expected an absolute path")
+    if not path.is_absolute() or not path.name or "\0" in text:
+        raise ValueError("expected an absolute path that ends in a name")
     return path
 
 

@@ -40,6 +40,10 @@ _JOIN_S: Final = 30.0
 """Far above what a round can take; a thread that is still busy then is lost."""
 
 
+class ProxyLost(RuntimeError):  # noqa: N818 -- what happened
+    """The last round's thread is still at it; whatever it does then, nobody can tell."""
+
+
 class Gate(Protocol):
     """Between the proxy's thread and what the engine does next. Rounds count from 1."""
 
@@ -137,7 +141,7 @@ class ProxyThread:
     def join(self) -> None:
         """Wait until the last job is done."""
         if not self._is_idle.wait(_JOIN_S):
-            raise RuntimeError(f"the proxy thread has not ended its round for {_JOIN_S:g} s")
+            raise ProxyLost(f"the proxy thread has not ended its round for {_JOIN_S:g} s")
 
     def close(self) -> None:
         """End the thread behind the job it is at."""
@@ -185,13 +189,15 @@ class ProxySpeaker(Speaker):
 
     def ask(self, batch: Batch) -> Tensor:
         """The tensor; what is launched behind this call finds it filled."""
-        self._thread.join()
         requests = batch.requests
         try:
+            self._thread.join()
             begun = self.rounds.begin(requests)
             assert isinstance(batch.tensors, StepTensors)
             self._rows.launch(begun.parts, batch.tensors, stage=begun.silence is None)
         except Exception as error:
+            if isinstance(error, ProxyLost):
+                self.fault = error  # two rounds at once would be worse than an end that all see
             return self.packed(self.faulted(requests, error))
         self._n_posted += 1
         n = self._n_posted

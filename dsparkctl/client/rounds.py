@@ -85,6 +85,9 @@ class Rounds:
         self._want_margin = want_margin
         self._epoch = link.epoch
         self._bad_at_s = float("-inf")
+        self._trouble = ""
+        self._last_failure = ""
+        """Of the last failed attempt: what and why."""
 
     def run(self, batch: Batch) -> Answer:
         """One engine step, top to bottom."""
@@ -95,6 +98,7 @@ class Rounds:
     def begin(self, requests: Sequence[Scheduled]) -> Begun:
         """What is settled before the device is asked; the round before has ended."""
         self.step_id += 1
+        self.counters.began()
         silence = self._silence()
         return Begun(requests, self.ledger.open(requests), silence)
 
@@ -102,7 +106,7 @@ class Rounds:
         """What is settled once the device has said what it knew."""
         requests, parts, silence = begun
         entries = self.ledger.close(parts, sampled, n_out(self._caps, len(parts)))
-        self.counters.began(requests, sampled)
+        self.counters.verified(requests, sampled)
         if silence is not None or not entries:
             return self._skip(silence or Outcome.APPENDED, entries)
 
@@ -124,7 +128,7 @@ class Rounds:
     def _silence(self) -> Outcome | None:
         """Why this round sends nothing, or None. Connecting goes on while the breaker is open."""
         self.breaker, may_send = self.breaker.begun()
-        if self._switch.is_off(self._clock()):
+        if self._is_switched_off():
             return Outcome.SWITCHED_OFF
         is_ready = self.link.ready()
         if self.link.epoch != self._epoch:
@@ -136,6 +140,13 @@ class Rounds:
         if not may_send:
             return Outcome.COOLDOWN
         return None if is_ready else Outcome.NO_CONNECTION
+
+    def _is_switched_off(self) -> bool:
+        is_off = self._switch.is_off(self._clock())
+        if self._switch.trouble != self._trouble:
+            self._trouble = self._switch.trouble
+            log.warning("the switch file: %s", self._trouble or "it can be looked at again")
+        return is_off
 
     def _message(self, seq: int, session: int, entries: Sequence[ReqEntry]) -> Sequence[Buffer]:
         want_margin = self._want_margin and self.link.has_margin  # R31
@@ -156,6 +167,7 @@ class Rounds:
     def fault(self, requests: Sequence[Scheduled], reason: str) -> Answer:
         """This round broke off by a fault of our own: nobody knows what ring and worker hold."""
         self.link.drop(reason)
+        self._last_failure = f"{Outcome.OWN_FAULT.name}: {reason}"
         self.ledger.pages[:] = [
             page._replace(window=EMPTY, is_dirty=True) for page in self.ledger.pages
         ]
@@ -181,7 +193,10 @@ class Rounds:
         self.breaker = self.breaker.settled(verdict)
         outcome = _OUTCOMES[verdict]
         self.counters.ended(outcome)
-        reason = "every request got an error" if verdict is Verdict.FAILURE else ""
+        reason = ""
+        if verdict is Verdict.FAILURE:
+            reason = "every request got an error"
+            self._last_failure = f"{outcome.name}: {reason}"
         n_drafts = [
             n_consumed(entry, status, self.link.hello.num_spec) if _wants(entry) else None
             for entry, status in zip(entries, reply.statuses, strict=True)
@@ -203,6 +218,7 @@ class Rounds:
             self.counters.last_bad_reply = reason
         if soils_all:
             self.ledger.soil_all()
+        self._last_failure = f"{outcome.name}: {reason}"
         self.breaker = self.breaker.settled(Verdict.FAILURE)
         return self._skip(outcome, entries, reason)
 
@@ -218,7 +234,7 @@ class Rounds:
             case Outcome.SWITCHED_OFF:
                 return "the switch file is there"
             case Outcome.COOLDOWN:
-                return f"the breaker is open; at last: {self.link.last_error or 'entry errors'}"
+                return f"the breaker is open; at last {self._last_failure}"
             case Outcome.DISABLED:
                 return self.link.disabled
             case Outcome.NO_CONNECTION:

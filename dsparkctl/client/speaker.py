@@ -43,8 +43,11 @@ class Speaker:
         return self.packed(self.guarded(batch.requests, lambda: self.rounds.run(batch)))
 
     def rest(self) -> None:
-        """After the broadcast, when nobody waits any more."""
-        self.interval.look()
+        """After the broadcast, when nobody waits any more. A figure is worth no round."""
+        try:
+            self.interval.look()
+        except Exception:
+            log.exception("the report between rounds broke off")
 
     def close(self) -> None:
         """The engine ends: the connection is given up."""

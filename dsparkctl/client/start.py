@@ -9,7 +9,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import torch
@@ -28,7 +28,9 @@ from dsparkctl.client.speaker import Speaker
 from dsparkctl.client.staging import StagedRows
 from dsparkctl.client.switch import Switch
 from dsparkctl.client.terms import EngineTerms, hello
-from dsparkctl.net.dial import dial
+from dsparkctl.contract.endpoint import Endpoint
+from dsparkctl.net.dial import dial, resolved
+from dsparkctl.net.transport import Broken, Deadline, Link, TransportError
 from dsparkctl.state.breaker import Breaker
 from dsparkctl.state.n_out import Caps
 
@@ -56,7 +58,7 @@ def start_rank0(
     own = hello(terms, settings.identity, settings.markov_identity)
     link = WorkerLink(
         own,
-        lambda deadline: dial(settings.endpoint, deadline),
+        dialler(settings.endpoint),
         timeout_s=settings.timeout_s,
         clock=time.monotonic,
         new_session=new_session,
@@ -109,6 +111,31 @@ def join_rank(
     hello(terms, settings.identity, settings.markov_identity)  # refuses what rank 0 refuses
     word = Word(terms.max_slots, terms.num_spec, device)
     return Proposer(word, broadcast, _choice(settings), local=local)
+
+
+def dialler(endpoint: Endpoint) -> Callable[[Deadline], Link]:
+    """What connects to the endpoint. A name is looked up here, once: a resolver that does not
+    answer would hold a round, and every rank, for longer than any deadline (C6)."""
+    try:
+        places = resolved(endpoint)
+    except TransportError as error:
+        reason = f"{error}, when the engine started"
+        log.error("%s", reason)
+
+        def nobody(_: Deadline) -> Link:
+            raise Broken(reason)
+
+        return nobody
+
+    def dial_each(deadline: Deadline) -> Link:
+        for place in places[:-1]:
+            try:
+                return dial(place, deadline)
+            except TransportError:
+                continue
+        return dial(places[-1], deadline)
+
+    return dial_each
 
 
 def new_session() -> int:

@@ -19,7 +19,7 @@ from dsparkctl.client.fallback import Outcome
 from dsparkctl.client.policies import is_served
 from dsparkctl.client.proposer import Proposer, RemoteDraftingFailed
 from dsparkctl.client.rows import Batch
-from dsparkctl.client.settings import DEPTH_FILE, DEPTH_POLICY, MARKOV_CACHE, Settings
+from dsparkctl.client.settings import DEPTH_POLICY, MARKOV_CACHE, Settings
 from dsparkctl.client.speaker import Speaker
 from dsparkctl.client.start import start_rank0
 from dsparkctl.client.terms import hello
@@ -143,7 +143,6 @@ def _environment(options: Options, terms: Terms, endpoint: Endpoint) -> dict[str
     found = {name: text for name, text in os.environ.items() if name.startswith(PREFIX)}
     if MARKOV_CACHE in os.environ:
         found[MARKOV_CACHE] = os.environ[MARKOV_CACHE]
-    found.pop(DEPTH_FILE, None)
     return found | {
         f"{PREFIX}ENDPOINT": str(endpoint),
         f"{PREFIX}IDENTITY": terms.identity.hex(),

@@ -111,14 +111,14 @@ def _command(checkpoint: Path, receipt: Path | None, listen: Endpoint) -> list[s
 
 
 def _end_with_us() -> Callable[[], None]:
-    """What makes the child get SIGTERM when we end without a chance to end it (SIGKILL).
+    """What makes the child get SIGKILL when we end without a chance to end it; it may be stopped.
 
     All is looked up here: between fork and exec the child does two system calls and no more.
     Linux means the thread that starts the child, so that thread has to outlive the block.
     """
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
     prctl.argtypes = (ctypes.c_int, ctypes.c_ulong)
-    number = int(signal.SIGTERM)
+    number = int(signal.SIGKILL)
 
     def promise() -> None:
         prctl(_PR_SET_PDEATHSIG, number)

@@ -131,7 +131,7 @@ def dial_tcp(endpoint: Endpoint, deadline: Deadline) -> TcpLink:
     A name is resolved first, by the system and in its own time; an address costs nothing.
     """
     reason = "names no address to connect to"
-    for family, address in _addresses(endpoint):
+    for family, address in addresses(endpoint):
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:  # no descriptor left, or a family that this host does not speak
@@ -152,7 +152,7 @@ def dial_tcp(endpoint: Endpoint, deadline: Deadline) -> TcpLink:
     raise Broken(f"{endpoint}: {reason}")
 
 
-def _addresses(endpoint: Endpoint) -> list[tuple[int, tuple[Any, ...]]]:
+def addresses(endpoint: Endpoint) -> list[tuple[int, tuple[Any, ...]]]:
     """Families and addresses that the endpoint may mean; only those its `?bind=` can reach."""
     if not endpoint.host:
         return []

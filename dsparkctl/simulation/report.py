@@ -37,7 +37,7 @@ class Report(NamedTuple):
         faults = ", ".join(f"{kind.replace('_', ' ')} {self.faults[kind]}" for kind in Kind)
         return (
             f"seeds {self.n_seeds}, rounds {self.n_rounds}, broken {len(self.failures)}, "
-            f"rounds/s {self.rounds_per_s:.0f}\nfaults: {faults}"
+            f"rounds/s {self.rounds_per_s:.0f}; {faults}"
         )
 
 

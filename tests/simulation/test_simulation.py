@@ -103,7 +103,7 @@ def test_the_last_line_counts_rounds_and_faults(capsys: pytest.CaptureFixture[st
 
 def test_a_person_reads_the_same_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["simulate", "--seeds", "3:4", "--rounds", "50"]) == 0
-    assert re.match(r"1 seeds, 50 rounds, 0 broken, \d+ rounds/s; late ", capsys.readouterr().out)
+    assert re.match(r"seeds 1, rounds 50, broken 0, rounds/s \d+; late ", capsys.readouterr().out)
 
 
 def test_a_broken_seed_is_told_with_the_command_that_shows_it_again(

@@ -60,10 +60,10 @@ BAD = {
     "SHADOW_USE": ["both"],
     "N_OUT": ["true", "2", "yes", "00"],
     "ASYNC": ["true", "on", "-0"],
-    "SWITCH_FILE": ["off", "./off", "/a\0b"],
+    "SWITCH_FILE": ["off", "./off", "/a\0b", "/"],
     "RECORD": ["record"],
     "LOG_INTERVAL_S": ["-1", "nan", "86401"],
-    "METRICS_FILE": ["metrics.prom"],
+    "METRICS_FILE": ["metrics.prom", "/"],
 }
 
 

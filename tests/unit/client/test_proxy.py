@@ -17,7 +17,14 @@ from dsparkctl.client.fallback import Outcome
 from dsparkctl.client.interval import Interval
 from dsparkctl.client.link import WorkerLink
 from dsparkctl.client.proposer import Choice, Proposer, RemoteDraftingFailed
-from dsparkctl.client.proxy import Gate, ProxySpeaker, ProxyThread, StreamGate, ThreadGate
+from dsparkctl.client.proxy import (
+    Gate,
+    ProxyLost,
+    ProxySpeaker,
+    ProxyThread,
+    StreamGate,
+    ThreadGate,
+)
 from dsparkctl.client.rounds import Rounds
 from dsparkctl.client.rows import Batch
 from dsparkctl.client.speaker import Speaker
@@ -289,6 +296,23 @@ def test_a_thread_that_never_ends_its_round_is_told(monkeypatch: pytest.MonkeyPa
         thread.join()
     may_end.set()
     thread.close()
+
+
+def test_a_round_that_cannot_join_the_last_one_ends_every_rank_and_no_rank_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """§4.1: the others wait for the tensor, so the end must come in it."""
+    with rig() as one:
+        one.propose(0)
+        assert isinstance(one.speaker, ProxySpeaker)
+
+        def lost() -> None:
+            raise ProxyLost("still at it")
+
+        monkeypatch.setattr(one.speaker._thread, "join", lost)
+        tensor = one.speaker.ask(one.batch(0))
+        assert Word.outcome(tensor) is Outcome.RAISED
+        monkeypatch.undo()
 
 
 # --- CUDA, as far as it goes without one ----------------------------------------------------------

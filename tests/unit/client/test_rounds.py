@@ -795,3 +795,39 @@ def test_a_fault_in_a_round_that_could_send_is_a_failed_attempt() -> None:
     bench.rounds.begin(requests)
     bench.rounds.fault(requests, "ValueError: a bug")
     assert state(bench) is State.OPEN
+
+
+def test_a_cooldown_says_what_the_last_failed_attempt_was() -> None:
+    """§10; C27: the connection that was made meanwhile has forgotten it."""
+    bench = running(trip=1, cooldown=4)
+    bench.spoil(raising(TimedOut("no whole answer")))
+    assert bench.run(A).outcome is Outcome.TIMEOUT
+    bench.clock.wait(2)
+    answer = bench.run(A)
+    assert answer.outcome is Outcome.COOLDOWN
+    assert bench.rounds.link.is_connected
+    assert answer.reason == "the breaker is open; at last TIMEOUT: no whole answer"
+
+
+def test_a_switch_file_that_cannot_be_looked_at_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def exists(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    bench = running(switch=Switch(Path("/run/off"), exists))
+    for _ in range(3):
+        bench.clock.wait(1)
+        bench.run(A)
+    assert [r.message for r in caplog.records if "switch file" in r.message] == [
+        "the switch file: /run/off: cannot be looked at: Permission denied"
+    ]
+
+
+def test_a_round_that_breaks_off_is_counted_as_one() -> None:
+    bench = running()
+    counted = [bench.counts["rounds"]]
+    bench.rounds.begin(())
+    bench.rounds.fault((), "ValueError: x")
+    counted.append(bench.counts["rounds"])
+    assert counted == [1, 2]

@@ -159,3 +159,33 @@ def test_sessions_are_random_and_never_zero() -> None:
     found = {new_session() for _ in range(100)}
     assert len(found) > 90
     assert all(0 < session < 1 << 32 for session in found)
+
+
+def test_a_name_is_looked_up_when_the_engine_starts_and_never_in_a_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C6: a resolver that does not answer must not hold a round."""
+    looked_up: list[str] = []
+
+    def look_up(host: str, port: int, **_: object) -> list[object]:
+        looked_up.append(host)
+        return [(2, 1, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    proposer = started(ENDPOINT="tcp://worker.lan:1")
+    assert looked_up == ["worker.lan"]
+    proposer.propose(step())
+    assert looked_up[1:] in ([], ["127.0.0.1"])
+
+
+def test_a_name_that_is_not_known_is_no_error_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def look_up(*_: object, **__: object) -> list[object]:
+        raise OSError("no such name")
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    proposer = started(ENDPOINT="tcp://worker.lan:1")
+    monkeypatch.setattr("socket.getaddrinfo", None)  # a round that asks again breaks off
+    assert proposer.propose(step()).outcome is Outcome.NO_CONNECTION
+    assert "the name worker.lan is not known here, when the engine started" in caplog.text
