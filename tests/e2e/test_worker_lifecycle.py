@@ -136,7 +136,7 @@ STATS_KEYS = {
             *("steps", "rows", "drafted_requests", "partial_windows", "stale_generation"),
             *("bad_entries", "internal_entries", "resyncs", "hellos", "resets", "pings"),
             *("connections", "admin_connections", "framing_lost", "session", "last_seq"),
-            *("gpu_mem_bytes", "rss_bytes", "pid"),
+            *("gpu_mem_bytes", "markov_cache_rows", "markov_cache_bytes", "rss_bytes", "pid"),
         ),
         INT,
     ),
