@@ -76,7 +76,8 @@ def read_claims(files: CheckpointFiles) -> Claims:
             value = value.get("quantization_config") or inner or {}
         if not isinstance(value, dict):
             continue
-        codebook = codebook or _codebook(path, value)
+        if path != beside:  # no receipt proves that file (§6.7): it may contradict, never decide
+            codebook = codebook or _codebook(path, value)
         found.extend(_tensors(path, value))
         found.extend(_plan(path, value))
     return Claims(codebook, tuple(found))

@@ -92,6 +92,11 @@ def test_a_stacks_codebook_is_the_one_thing_that_is_taken(tmp_path: Path) -> Non
         claims(tmp_path, config={"quantization_config": {"codebook": "qtip"}})
 
 
+def test_a_file_that_no_receipt_proves_never_names_the_codebook(tmp_path: Path) -> None:
+    """§6.7: tensors hang on files of the identity alone."""
+    assert claims(tmp_path, beside={"codebook": "mcg"}).codebook is None
+
+
 @pytest.mark.parametrize(
     "value",
     [
