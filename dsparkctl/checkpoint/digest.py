@@ -65,6 +65,8 @@ def digest_files(
             hashed = dict(zip(largest_first, pool.map(work.digest, largest_first), strict=True))
         except BaseException:
             work.stop.set()
+            if work.cause is not None:  # not what another thread gave up with because of it
+                raise work.cause from None
             raise
     return tuple(ReceiptFile(path.name, hashed[path], sizes[path]) for path in paths)
 
@@ -92,6 +94,8 @@ class _Work:
 
     def __init__(self, sizes: Mapping[Path, int], progress: Progress | None) -> None:
         self.stop = Event()
+        self.cause: BaseException | None = None
+        """What `progress` raised."""
         self._sizes = sizes
         self._progress = progress
         self._lock = Lock()
@@ -121,7 +125,8 @@ class _Work:
             try:
                 if self._progress is not None:
                     self._progress(n_bytes)
-            except BaseException:
+            except BaseException as error:
+                self.cause = error
                 self.stop.set()  # at once: the other threads ask before their next chunk
                 raise
 
