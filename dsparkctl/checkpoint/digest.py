@@ -76,6 +76,8 @@ def digest_files(
             found.update(zip(largest_first, pool.map(work.digest, largest_first), strict=True))
         except BaseException:
             work.stop.set()
+            if work.cause is not None:  # not what another thread gave up with because of it
+                raise work.cause from None
             raise
     if cache is not None:
         for path in largest_first:
@@ -107,6 +109,8 @@ class _Work:
 
     def __init__(self, stamps: Mapping[Path, Stamp], progress: Progress | None) -> None:
         self.stop = Event()
+        self.cause: BaseException | None = None
+        """What `progress` raised."""
         self._stamps = stamps
         self._progress = progress
         self._lock = Lock()
@@ -136,7 +140,8 @@ class _Work:
             try:
                 if self._progress is not None:
                     self._progress(n_bytes)
-            except BaseException:
+            except BaseException as error:
+                self.cause = error
                 self.stop.set()  # at once: the other threads ask before their next chunk
                 raise
 

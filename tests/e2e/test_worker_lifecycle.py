@@ -163,6 +163,7 @@ STATS_KEYS = {
         PER_POSITION,
     ),
     "self_test_ok": "bool",
+    "weight_cache": "null",
     "frames_refused": COUNTS,
     "slots": SLOTS_KEY,
 }
@@ -170,6 +171,8 @@ STATS_KEYS = {
 
 def kind_of(key: str, value: Any) -> str:
     match value:
+        case None:
+            return "null"
         case bool():
             return "bool"
         case int() if value >= 0 and not key.endswith(("_s", "_p50", "_p99")):
