@@ -5,9 +5,12 @@ Decides nothing of their content. Large files (tensors) are `dsparkctl.checkpoin
 
 import os
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dsparkctl.config.errors import ReadError, WriteError
+from dsparkctl.contract.layout import Buffer
 from dsparkctl.contract.receipt import MAX_RECEIPT_BYTES, Receipt, ReceiptError, parse_receipt
 
 
@@ -38,6 +41,16 @@ def write_whole(path: Path, data: bytes, *, replace: bool = True) -> None:
     A temporary file beside it is written, synced, measured and only then renamed; with `replace`
     off, an existing file is refused. On a WriteError nothing has changed and nothing is left over.
     """
+    with writing(path, replace=replace) as write:
+        write(data)
+
+
+@contextmanager
+def writing(path: Path, *, replace: bool = True) -> Iterator[Callable[[Buffer], None]]:
+    """The same for what comes in pieces: the block is given what writes one.
+
+    Nothing is renamed, and nothing left over, when the block raises.
+    """
     path = path.resolve()
     if path.exists() and not path.is_file():
         raise WriteError(f"{path}: not a regular file")
@@ -49,7 +62,14 @@ def write_whole(path: Path, data: bytes, *, replace: bool = True) -> None:
         raise WriteError(f"{path}: cannot be written: {error.strerror}") from None
     try:
         with os.fdopen(handle, "wb", buffering=0) as file:
-            _write_all(file.fileno(), data)
+            n_bytes = 0
+
+            def write(data: Buffer) -> None:
+                nonlocal n_bytes
+                n_bytes += _write_all(file.fileno(), data)
+
+            yield write
+            _sync(file.fileno(), n_bytes)
             os.fchmod(file.fileno(), _mode(path))
         Path(temporary).replace(path)
     except OSError as error:
@@ -59,15 +79,21 @@ def write_whole(path: Path, data: bytes, *, replace: bool = True) -> None:
     _sync_directory(path.parent)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    """A short write is no error to the kernel, and some full disks speak up only at the sync."""
-    rest = memoryview(data)
+def _write_all(descriptor: int, data: Buffer) -> int:
+    """How many bytes there were. A short write is no error to the kernel."""
+    rest = memoryview(data).cast("B")
+    n_bytes = len(rest)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+    return n_bytes
+
+
+def _sync(descriptor: int, n_bytes: int) -> None:
+    """Some full disks speak up only here."""
     os.fsync(descriptor)
     size = os.fstat(descriptor).st_size
-    if size != len(data):
-        raise OSError(0, f"{size} of {len(data)} bytes arrived on disk")
+    if size != n_bytes:
+        raise OSError(0, f"{size} of {n_bytes} bytes arrived on disk")
 
 
 def _mode(path: Path) -> int:

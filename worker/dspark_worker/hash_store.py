@@ -7,6 +7,7 @@ out of reach is a log line and no cache; it never stops a start.
 
 import logging
 import os
+import stat
 from pathlib import Path
 
 from dsparkctl.checkpoint.hash_cache import MAX_CACHE_BYTES, HashCache, parse_cache
@@ -33,6 +34,8 @@ def load(path: Path) -> HashCache:
         found = path.stat()
         if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
             raise ValueError("others may write to it (chmod go-w, or delete it)")
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("not a regular file")
         return parse_cache(read_whole(path, max_bytes=MAX_CACHE_BYTES))
     except FileNotFoundError:
         pass

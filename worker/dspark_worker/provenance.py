@@ -67,6 +67,8 @@ def prove(
     `cache_path` keeps the hashes for the next start; `rehash` does not believe what it holds.
     Raises IdentityMismatch, or the file and receipt errors of what could not be read.
     """
+    if markov is not None and markov.exists():
+        stamp_of(markov)  # a pipe without a writer would hold the start for ever
     data = None if markov is None else read_whole(markov, max_bytes=MAX_MARKOV_BYTES)
     stamps = {path: stamp_of(path) for path in files.sources}
     cache = HashCache() if cache_path is None else hash_store.load(cache_path)
@@ -136,7 +138,18 @@ def _verified(
         lines = (f"{files.directory / name}: is missing, {path} lists it" for name in absent)
         raise IdentityMismatch("\n".join(lines))
     listed = _listed(files.sources, path, receipt)
-    findings = verify_files(listed, files.directory, progress=hashing.progress, cache=hashing.cache)
+
+    def look() -> Sequence[Finding]:
+        cache, progress = hashing.cache, hashing.progress
+        return verify_files(listed, files.directory, progress=progress, cache=cache)
+
+    findings = look()
+    if any(finding.state is State.CONTENT_DIFFERS for finding in findings):
+        # It may be a memory of the cache's that is wrong: what is reported was read just now.
+        for finding in findings:
+            if finding.state is State.CONTENT_DIFFERS:
+                hashing.cache.forget(files.directory / finding.name)
+        findings = look()
     bad = [
         f"{files.directory / entry.name}: {_detail(files.directory, entry, finding)}"
         for entry, finding in zip(listed, findings, strict=True)

@@ -23,6 +23,7 @@ from dspark_worker.selftest import SelfTest
 from dspark_worker.server import Server
 from dspark_worker.sockets import bound, listening
 from dsparkctl import CONTRACT_VERSION, __version__
+from dsparkctl.checkpoint.errors import CheckpointError
 from dsparkctl.checkpoint.files import find_files
 from dsparkctl.checkpoint.model_config import read_model_config
 from dsparkctl.config.fleet import WorkerSettings
@@ -95,8 +96,12 @@ def _load(settings: WorkerSettings) -> tuple[Hello, Chosen]:
         cache_path=settings.hash_cache or default_path(),
         rehash=settings.rehash,
     )
-    config = read_model_config(files)
-    chosen = choose_drafter(settings, config, proof.markov_data)
+    try:
+        config = read_model_config(files)
+        chosen = choose_drafter(settings, config, proof.markov_data)
+    except CheckpointError:
+        proof.check_unchanged()  # where a file changed, that is what is wrong
+        raise
     proof.check_unchanged()
     given: dict[str, Any] = {}
     if settings.max_rows_per_step is not None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from dsparkctl.checkpoint.errors import CheckpointError
+from dsparkctl.config.errors import WriteError
 from dsparkctl.exits import Exit
 
 TO = {"bf16": "BF16", "f32": "F32"}
@@ -18,6 +19,7 @@ def add_dequantize_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="a safetensors file")
     parser.add_argument("key", metavar="KEY", help="a layer's prefix, without .trellis")
     parser.add_argument("--out", type=Path, required=True, metavar="OUT.safetensors")
+    parser.add_argument("--force", action="store_true", help="replace OUT where it exists")
     parser.add_argument("--inner", action="store_true", help="the decoded trellis by itself, fp16")
 
 
@@ -33,10 +35,12 @@ def dequantize(given: argparse.Namespace) -> int:
         from dspark_worker.model.shard_writer import DTYPES, Planned, write_shard
     except ImportError as error:
         raise _needs(error) from error
+    if given.out.is_file() and not given.force:
+        raise WriteError(f"{given.out}: exists already; --force replaces it")
     words = {dtype: word for word, dtype in DTYPES.items()}
     found = dequantized(given.file, given.key, inner=given.inner)
     plan = [Planned(name, words[t.dtype], tuple(t.shape)) for name, t in found.items()]
-    write_shard(given.out, plan, found.values())
+    write_shard(given.out, plan, found.values(), replace=given.force)
     for planned in plan:
         shape = "x".join(map(str, planned.shape))
         sys.stderr.write(f"{given.out}: {planned.name} {planned.dtype} {shape}\n")

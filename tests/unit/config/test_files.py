@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dsparkctl.config.errors import ReadError, WriteError
-from dsparkctl.config.files import read_receipt, read_whole, write_whole
+from dsparkctl.config.files import read_receipt, read_whole, write_whole, writing
 from dsparkctl.contract.receipt import ReceiptError
 
 
@@ -151,3 +151,22 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
 def test_a_missing_folder_is_said(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match="No such file or directory"):
         write_whole(tmp_path / "none" / "x", b"x")
+
+
+def test_pieces_become_one_file_only_when_the_last_one_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "whole"
+    with writing(path) as write:
+        write(b"one ")
+        write(memoryview(b"two"))
+        assert not path.exists()
+    assert path.read_bytes() == b"one two"
+
+    def breaking_off() -> None:
+        with writing(path) as write:
+            write(b"half")
+            raise RuntimeError("broke off")
+
+    with pytest.raises(RuntimeError, match="broke off"):
+        breaking_off()
+    assert path.read_bytes() == b"one two"
+    assert [*tmp_path.iterdir()] == [path]

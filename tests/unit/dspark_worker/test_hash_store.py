@@ -1,6 +1,7 @@
 """Where hashes are kept between two starts, and when that file is not believed (§6.7)."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,15 @@ def test_a_folder_in_its_place_is_a_line_and_no_cache(
     kept(path)
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert path.is_dir()
+
+
+def test_a_pipe_in_its_place_is_a_line_and_holds_no_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "hashes.json"
+    os.mkfifo(path, 0o600)
+    assert len(hash_store.load(path)) == 0
+    assert "is ignored: not a regular file" in caplog.text
 
 
 def test_nothing_is_written_where_nothing_is_new(tmp_path: Path) -> None:

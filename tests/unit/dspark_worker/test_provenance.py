@@ -11,6 +11,7 @@ import pytest
 
 from dspark_worker import provenance
 from dspark_worker.provenance import IdentityMismatch, prove
+from dsparkctl.checkpoint.errors import CheckpointError
 from dsparkctl.checkpoint.files import CheckpointFiles, find_files
 from dsparkctl.config.errors import ReadError
 from dsparkctl.contract.receipt import ReceiptError
@@ -171,6 +172,26 @@ def test_a_cached_digest_is_held_against_the_receipt_like_a_fresh_one(
         prove(files, receipt(files, extracted_files=wrong), None, cache_path=cache)
     for source in files.sources:
         assert f"sha256 is {sha(source)}, the receipt says {'ef' * 32}" in str(caught.value)
+
+
+def test_a_wrong_memory_of_the_cache_is_never_told_as_the_files_own_digest(
+    files: CheckpointFiles, tmp_path: Path
+) -> None:
+    settle(files)
+    path, cache = receipt(files), tmp_path / "cache" / "hashes.json"
+    first = prove(files, path, None, cache_path=cache)
+    cache.write_text(cache.read_text().replace(sha(files.shards[0]), "ab" * 32))
+    assert prove(files, path, None, cache_path=cache) == first
+    assert "ab" * 32 not in cache.read_text()
+
+
+def test_a_pipe_in_the_markov_files_place_holds_no_start(
+    files: CheckpointFiles, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(CheckpointError, match=f"{pipe}: not a regular file"):
+        prove(files, None, pipe)
 
 
 def test_a_file_of_another_size_is_named_with_both_digests_too(files: CheckpointFiles) -> None:

@@ -112,6 +112,31 @@ def test_6_7_a_file_that_changes_while_it_is_loaded_stops_the_start(
         serve_module._load(given)
 
 
+@pytest.mark.parametrize("change", ["grown", "cut", "gone"])
+def test_6_7_a_change_that_the_loader_trips_over_is_told_as_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Exit code 10 with what it was, not the loader's word for what it found."""
+    given = settings(checkpoint=copied(tmp_path), hash_cache=tmp_path / "hashes.json")
+    shard = tmp_path / "model.safetensors"
+    choose = choose_drafter
+
+    def meanwhile(*args: Any) -> Chosen:
+        data = shard.read_bytes()
+        match change:
+            case "grown":
+                shard.write_bytes(data + b"x")
+            case "cut":
+                shard.write_bytes(data[:-1])
+            case "gone":
+                shard.unlink()
+        return choose(*args)
+
+    monkeypatch.setattr(serve_module, "choose_drafter", meanwhile)
+    with pytest.raises(IdentityMismatch, match=r"model\.safetensors: .*hashed"):
+        serve_module._load(given)
+
+
 def test_6_7_nothing_of_the_checkpoint_is_read_before_it_is_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,19 @@ def test_what_cannot_be_done_is_one_line_and_leaves_no_file(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_file_that_exists_is_replaced_only_when_told_to_its_own_input_included(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "source.safetensors"
+    source.write_bytes(GOLDEN.read_bytes())
+    asked = ["dequantize", str(source), "layer", "--out", str(source)]
+    assert main(asked) == Exit.FAILED
+    assert capsys.readouterr().err == f"{source}: exists already; --force replaces it\n"
+    assert source.read_bytes() == GOLDEN.read_bytes()
+    assert main([*asked, "--force"]) == Exit.OK
+    assert load_file(source).keys() == {"weight"}
+
+
 @pytest.mark.parametrize(("to", "dtype"), [("bf16", torch.bfloat16), ("f32", torch.float32)])
 def test_a_dense_copy_drafts_without_exl3(tmp_path: Path, to: str, dtype: torch.dtype) -> None:
     out = tmp_path / "dense"

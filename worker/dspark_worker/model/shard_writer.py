@@ -1,12 +1,10 @@
 """One safetensors file, written tensor by tensor: no more than one of them is in memory.
 
-Decides that half a file never stands at its place: a temporary one beside it is renamed when it is
-whole. The library writes whole dictionaries only.
+Decides how such a file lies; that half of one never stands at its place is `config.files`'. The
+library writes whole dictionaries only.
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
@@ -16,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dsparkctl.checkpoint.header import ITEM_BYTES
-from dsparkctl.config.errors import WriteError
+from dsparkctl.config.files import writing
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 """The header's words for what is written here."""
@@ -37,30 +35,19 @@ class Planned(NamedTuple):
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-def write_shard(path: Path, plan: Sequence[Planned], tensors: Iterable[Tensor]) -> None:
-    """`tensors` in the order of `plan`; WriteError, and nothing at `path`, when it fails."""
-    if path.exists() and not path.is_file():
-        raise WriteError(f"{path}: not a regular file")
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=".dspark.", dir=path.absolute().parent)
-    except OSError as error:
-        raise WriteError(f"{path}: cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(_header(plan))
-            for planned, tensor in zip(plan, tensors, strict=True):
-                assert tensor.dtype == DTYPES[planned.dtype], planned
-                assert tuple(tensor.shape) == planned.shape, planned
-                data: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-                file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except OSError as error:
-        raise WriteError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+def write_shard(
+    path: Path, plan: Sequence[Planned], tensors: Iterable[Tensor], *, replace: bool = False
+) -> None:
+    """`tensors` in the order of `plan`; WriteError, and `path` as it was, when it fails.
+
+    With `replace` off, an existing file is refused.
+    """
+    with writing(path, replace=replace) as write:
+        write(_header(plan))
+        for planned, tensor in zip(plan, tensors, strict=True):
+            assert tensor.dtype == DTYPES[planned.dtype], planned
+            assert tuple(tensor.shape) == planned.shape, planned
+            write(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _header(plan: Sequence[Planned]) -> bytes:
