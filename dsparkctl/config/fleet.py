@@ -1,157 +1,56 @@
 """`dspark.yaml`: what stands where, as strict models.
 
-Decides which keys there are, what each may hold, and its default; the worker's command line has the
-same ones. Refuses to know the file: lines and messages are `dsparkctl.config.source`'s.
-
-A later section (hosts, links, engine) becomes one more field of `Fleet`.
+Decides which sections there are and what must agree between them. Refuses to know the file: lines
+and messages are `dsparkctl.config.source`'s; each section has a module of its own.
 """
 
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    ValidationInfo,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
-from dsparkctl.config import defaults
-from dsparkctl.contract.endpoint import Endpoint, parse_endpoint
+from dsparkctl.config.engine import EngineSettings
+from dsparkctl.config.fields import HostName, Section
+from dsparkctl.config.hosts import HostSettings, LinkSettings
+from dsparkctl.config.policy import PolicySettings, ReleaseSettings
+from dsparkctl.config.worker import WorkerSection
+from dsparkctl.contract.endpoint import Endpoint
 
 
-def _path(value: Any, info: ValidationInfo) -> Path:
-    """Relative paths are meant from the folder of the file that names them (context `folder`)."""
-    if isinstance(value, Path):
-        return value
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError("expected a path")
-    folder = info.context["folder"] if info.context else Path()
-    return Path(folder) / value
-
-
-def _listener(value: Any) -> Endpoint:
-    if isinstance(value, Endpoint):
-        return value
-    if not isinstance(value, str):
-        raise ValueError("expected an endpoint such as tcp://127.0.0.1:18630")
-    endpoint = parse_endpoint(value)
-    if endpoint.scheme != "tcp" or endpoint.bind is not None:
-        raise ValueError(f"expected tcp://ADDR:PORT, which is how a worker listens, got {value}")
-    return endpoint
-
-
-FilePath = Annotated[
-    Path,
-    PlainValidator(_path),
-    PlainSerializer(str, return_type=str),
-    WithJsonSchema({"type": "string", "minLength": 1, "description": "a path"}),
-]
-Listener = Annotated[
-    Endpoint,
-    PlainValidator(_listener),
-    PlainSerializer(str, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": "^tcp://.*:[0-9]+$"}),
-]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class WorkerSettings(_Section):
-    """The worker (`dsparkctl worker serve`)."""
-
-    checkpoint: FilePath = Field(description="the checkpoint's folder")
-    receipt: FilePath | None = Field(None, description="its receipt, DSPARK_COPY_DONE (§6.7)")
-    identity_from_files: bool = Field(
-        False, description="instead of a receipt: hash the checkpoint's own files at start"
-    )
-    markov: FilePath | None = Field(None, description="markov_top_tokens.json, when there is one")
-    hash_cache: FilePath | None = Field(
-        None, description="file that keeps hashes; null: dsparkctl/hashes.json in the user's cache"
-    )
-    rehash: bool = Field(False, description="hash every file anew, whatever the hash cache says")
-    markov_cache: bool = Field(True, description="keep bias rows of the tokens in the markov file")
-    markov_cache_mb: int = Field(
-        4096, ge=1, le=1 << 20, description="bound on the memory of these rows, in MiB"
-    )
-    allow_any_address: bool = Field(
-        False, description="permit listening on every address of the machine (0.0.0.0, ::)"
-    )
-    listen: Listener = Field(
-        defaults.LISTEN, description="where the engine connects: one client, newest wins (§7.5)"
-    )
-    admin: tuple[Listener, ...] = Field(
-        (defaults.ADMIN,),
-        max_length=16,
-        description="where probe, stats and reset connect (R37); may also be a link address (R38)",
-    )
-    device: str = Field("cpu", pattern=r"^(cpu|cuda:[0-9]{1,3})$", description="cpu or cuda:N")
-    dtype: Literal["float32", "bfloat16"] | None = Field(
-        None, description="of the arithmetic; by itself float32 on cpu, bfloat16 on CUDA"
-    )
-    kv_quant: Literal["auto", "none", "mxfp8_32", "v4_record_64"] = Field(
-        "auto", description="rounding of the window's KV; auto: v4_record_64 where it fits"
-    )
-    weight_cache_mb: int = Field(
-        defaults.WEIGHT_CACHE_MB,
-        ge=0,
-        le=1 << 24,
-        description="MiB for decoded EXL3 weights; what does not fit is decoded at every use",
-    )
-    backend: Literal["auto", "torch", "exllamav3"] = Field(
-        "auto",
-        description="of products with EXL3 weights; auto: exllamav3 on CUDA where it passes a test",
-    )
-    drafter: Literal["torch", "scripted"] = Field(
-        "torch", description="torch drafts with the model; scripted is for tests"
-    )
-    max_slots: int = Field(
-        defaults.MAX_SLOTS, ge=1, le=defaults.SLOTS_LIMIT, description="requests at a time (§6.2)"
-    )
-    max_rows_per_step: int | None = Field(
-        None, ge=1, le=0xFFFFFFFF, description="rows of one STEP; null: max_slots x window"
-    )
-    max_model_len: int = Field(
-        defaults.MAX_MODEL_LEN, ge=1, le=0xFFFFFFFF, description="tokens; positions end below it"
-    )
-    spin_us: int = Field(
-        0, ge=0, le=1_000_000, description="how long to poll before sleeping for a message"
-    )
-    log_json: bool = Field(False, description="log one JSON object a line instead of text")
-
-    @model_validator(mode="after")
-    def _has_one_identity(self) -> Self:
-        if self.receipt is None and not self.identity_from_files:
-            raise ValueError("expected a receipt, or identity_from_files: true, got neither")
-        if self.receipt is not None and self.identity_from_files:
-            raise ValueError("expected either a receipt or identity_from_files: true, got both")
-        return self
-
-    @field_validator("listen", "admin")
-    @classmethod
-    def _listens_on_purpose(
-        cls, value: Endpoint | tuple[Endpoint, ...], info: ValidationInfo
-    ) -> Endpoint | tuple[Endpoint, ...]:
-        for endpoint in (value,) if isinstance(value, Endpoint) else value:
-            if endpoint.is_wildcard and not info.data.get("allow_any_address"):
-                raise ValueError(
-                    f"expected one address, or allow_any_address: true, got {endpoint}"
-                )
-            taken = info.field_name == "admin" and endpoint == info.data.get("listen")
-            if taken and endpoint.port:
-                raise ValueError(f"expected another endpoint than listen's, got {endpoint}")
-        return value
-
-
-class Fleet(_Section):
-    """The whole of `dspark.yaml`."""
+class Fleet(Section):
+    """The whole of `dspark.yaml`; a worker on this machine needs no more than its own section."""
 
     version: int = Field(ge=1, le=1, description="of this file's form")
-    worker: WorkerSettings
+    hosts: Annotated[dict[HostName, HostSettings], Field(max_length=64)] = Field(
+        {}, description="the machines, by the names that the other sections use"
+    )
+    links: Annotated[tuple[LinkSettings, ...], Field(max_length=16)] = Field(
+        (), description="the direct links between a Spark and the worker's host (§4.1)"
+    )
+    worker: WorkerSection
+    engine: EngineSettings | None = Field(None, description="the engine on the Sparks")
+    policy: PolicySettings = Field(PolicySettings(), description="the client's (§10)")
+    release: ReleaseSettings = Field(ReleaseSettings(), description="how releases are kept")
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> Self:
+        named = [("worker.host", self.worker.host)]
+        named += [(f"links[{i}].host", link.host) for i, link in enumerate(self.links)]
+        if self.engine:
+            named += [(f"engine.ranks[{i}]", host) for i, host in enumerate(self.engine.ranks)]
+        for key, host in named:
+            if host is not None and host not in self.hosts:
+                raise ValueError(f"expected {key} to be one of hosts, got {host}")
+        return self
+
+    def link_of_rank_0(self) -> LinkSettings | None:
+        """The link over which the only client reaches the worker (§4.1)."""
+        if self.engine is None:
+            return None
+        return next((link for link in self.links if link.host == self.engine.ranks[0]), None)
+
+    def engine_endpoint(self) -> Endpoint | None:
+        """What rank 0 dials: the worker's data port on that link, from the Spark's own address."""
+        link = self.link_of_rank_0()
+        if link is None:
+            return None
+        return Endpoint("tcp", link.peer, self.worker.listen.port, bind=link.bind)

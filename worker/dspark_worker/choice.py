@@ -11,7 +11,7 @@ from dspark_worker.drafter import Drafter
 from dsparkctl.checkpoint.errors import CheckpointError
 from dsparkctl.checkpoint.markov_tokens import parse_markov_tokens
 from dsparkctl.checkpoint.model_config import ModelConfig
-from dsparkctl.config.fleet import WorkerSettings
+from dsparkctl.config.worker import WorkerSettings
 
 
 class Chosen(NamedTuple):

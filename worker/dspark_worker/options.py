@@ -12,8 +12,8 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 
-from dsparkctl.config.fleet import WorkerSettings
 from dsparkctl.config.source import load_fleet
+from dsparkctl.config.worker import WorkerSettings
 
 _METAVARS = {
     "checkpoint": "DIR",
@@ -66,7 +66,8 @@ def settings_of(arguments: argparse.Namespace) -> WorkerSettings:
         if (value := getattr(arguments, name)) is not None
     }
     if arguments.config is not None:
-        given = {**dict(load_fleet(arguments.config).worker), **given}
+        worker = dict(load_fleet(arguments.config).worker)
+        given = {name: worker[name] for name in WorkerSettings.model_fields} | given
     try:
         return WorkerSettings.model_validate(given)
     except ValidationError as error:

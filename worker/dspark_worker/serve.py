@@ -26,8 +26,8 @@ from dsparkctl import CONTRACT_VERSION, __version__
 from dsparkctl.checkpoint.errors import CheckpointError
 from dsparkctl.checkpoint.files import find_files
 from dsparkctl.checkpoint.model_config import read_model_config
-from dsparkctl.config.fleet import WorkerSettings
 from dsparkctl.config.hello import HelloParams
+from dsparkctl.config.worker import WorkerSettings
 from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.contract.framing import HEADER_BYTES, MAX_MESSAGE_BYTES
 from dsparkctl.contract.messages import rows_offset

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsparkctl.config.errors import ConfigError, ReadError
-from dsparkctl.config.fleet import Fleet, WorkerSettings
+from dsparkctl.config.fleet import Fleet
 from dsparkctl.config.source import MAX_CONFIG_BYTES, load_fleet, parse_fleet
 from dsparkctl.config.template import template
+from dsparkctl.config.worker import WorkerSection, WorkerSettings
 from dsparkctl.contract.endpoint import Endpoint
 
 PATH = Path("/etc/dspark/dspark.yaml")
@@ -184,8 +185,8 @@ def test_an_effective_configuration_loads_to_itself() -> None:
 
 def test_the_schema_knows_every_key_and_forbids_others() -> None:
     schema = Fleet.model_json_schema()
-    worker = schema["$defs"]["WorkerSettings"]
-    assert set(worker["properties"]) == set(WorkerSettings.model_fields)
+    worker = schema["$defs"]["WorkerSection"]
+    assert set(worker["properties"]) == set(WorkerSection.model_fields)
     assert worker["additionalProperties"] is schema["additionalProperties"] is False
     assert worker["properties"]["max_slots"]["maximum"] == 32
     assert all("description" in field for field in worker["properties"].values())

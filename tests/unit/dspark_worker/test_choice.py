@@ -12,7 +12,7 @@ from dspark_worker.scripted import ScriptedDrafter
 from dsparkctl.checkpoint.errors import CheckpointError
 from dsparkctl.checkpoint.files import find_files
 from dsparkctl.checkpoint.model_config import read_model_config
-from dsparkctl.config.fleet import WorkerSettings
+from dsparkctl.config.worker import WorkerSettings
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "drafter" / "a"
 CONFIG = read_model_config(find_files(GOLDEN))

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dspark_worker import options
-from dsparkctl.config.fleet import WorkerSettings
 from dsparkctl.config.hello import HelloParams
+from dsparkctl.config.worker import WorkerSettings
 
 REQUIRED = ("--checkpoint", "DIR", "--identity-from-files")
 

@@ -17,7 +17,7 @@ from dspark_worker.serve import LoadError, serve
 from dspark_worker.sockets import ListenError
 from dsparkctl.checkpoint.errors import CheckpointError
 from dsparkctl.checkpoint.files import find_files
-from dsparkctl.config.fleet import WorkerSettings
+from dsparkctl.config.worker import WorkerSettings
 from tests.unit.dspark_worker.fake import OWN, FakeDrafter
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "drafter" / "a"
