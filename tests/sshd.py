@@ -68,6 +68,7 @@ def running_sshd(folder: Path, *lines: str) -> Iterator[Sshd]:
         f"HostKey {folder / 'host_ed25519'}",
         f"AuthorizedKeysFile {folder / 'authorized_keys'}",
         f"PidFile {folder / 'pid'}",
+        "Subsystem sftp internal-sftp",
         *("StrictModes no", "UsePAM no", "PasswordAuthentication no", "MaxStartups 100"),
         *("KbdInteractiveAuthentication no", "PermitRootLogin prohibit-password", "UseDNS no"),
         *lines,

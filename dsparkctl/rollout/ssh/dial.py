@@ -9,6 +9,7 @@ import contextlib
 import logging
 import shlex
 import socket
+import subprocess
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -141,7 +142,7 @@ def _socket(name: str, route: Route, below: Connection | None) -> Any:
             )
         )
     if route.proxy_command is not None:
-        return paramiko.ProxyCommand(shlex.join(["/bin/sh", "-c", _expanded(route)]))
+        return _ProxySocket(_expanded(route))
     try:
         sock = socket.create_connection(place, timeout=CONNECT_TIMEOUT_S)
     except OSError as error:
@@ -152,6 +153,25 @@ def _socket(name: str, route: Route, below: Connection | None) -> Any:
     with contextlib.suppress(AttributeError, OSError):  # Linux alone has it
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
     return sock
+
+
+class _ProxySocket:
+    """The near end of a socket whose far end is the proxy command's input and output."""
+
+    def __init__(self, line: str) -> None:
+        self._near, far = socket.socketpair()
+        with far:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", line], stdin=far.fileno(), stdout=far.fileno()
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._near, name)
+
+    def close(self) -> None:
+        self._near.close()
+        self._process.terminate()
+        self._process.wait()
 
 
 def _expanded(route: Route) -> str:

@@ -60,11 +60,12 @@ class Ring:
             return None
         try:
             return Offer(paramiko.PKey.from_path(path), str(path))
-        except paramiko.PasswordRequiredException:
-            self.passed_over.append(f"{path} is encrypted: ssh-add it")
         except (paramiko.SSHException, OSError, ValueError, TypeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            self.passed_over.append(f"{path} cannot be used: {reason}")
+            # What an encrypted key raises differs from format to format.
+            is_encrypted = "password" in reason or "passphrase" in reason
+            said = "is encrypted: ssh-add it" if is_encrypted else f"cannot be used: {reason}"
+            self.passed_over.append(f"{path} {said}")
         return None
 
 

@@ -154,28 +154,46 @@ class SshHost:
     def put_file(
         self, local: Path, remote: PurePosixPath, *, sha256: str, progress: Progress | None = None
     ) -> None:
-        part, n_bytes = f"{remote}.part", local.stat().st_size
-        patient_s = 60.0 + n_bytes / _SLOWEST_BYTES_PER_S
-        n_there = self._size(part)
-        for start in (n_there, 0) if 0 < n_there <= n_bytes else (0,):
-            if not start:
-                self.check(("rm", "-f", "--", part))
-            stream = _told(upload.chunks(local, start), start, n_bytes, progress)
-            self._scripted(
-                f"upload {remote.name}", (*upload.APPEND, part), stream, NOTHING, patient_s
-            )
-            found = self.check(("sha256sum", "--", part), timeout_s=patient_s).text[:64]
-            if found == sha256:
-                self._scripted(
-                    f"place {remote}", (*upload.FINISH, part, str(remote)), iter(()), NOTHING,
-                    patient_s,
-                )  # fmt: skip
+        n_bytes = local.stat().st_size
+        for _ in range(2):
+            n_there, ran = self._send(local, remote, n_bytes, sha256, progress)
+            if ran.code != upload.WRONG_DIGEST:
+                self._whole(ran._replace(argv=("upload", remote.name)))
                 return
-        self.check(("rm", "-f", "--", part))
+            if not n_there:
+                break
+            # What lay there was the beginning of another file: once more, from ours.
         raise HostError(
-            f"{self._name}: {remote}: sha256 of what arrived is {found}, expected {sha256}; is "
-            f"{local} being written to? Nothing was left there"
+            f"{self._name}: {remote}: sha256 of what arrived is "
+            f"{ran.stderr.decode('utf-8', 'replace').strip()[:64]}, expected {sha256}; is {local} "
+            "being written to? Nothing was left there"
         )
+
+    def _send(
+        self,
+        local: Path,
+        remote: PurePosixPath,
+        n_bytes: int,
+        sha256: str,
+        progress: Progress | None,
+    ) -> tuple[int, Ran]:
+        """How many bytes were there before, and what became of the rest."""
+        said = bytearray()
+
+        def rest() -> Iterator[bytes]:
+            while not said.endswith(b"\n"):
+                yield b""
+            yield from _told(upload.chunks(local, int(said)), int(said), n_bytes, progress)
+
+        script = (*upload.RECEIVE, f"{remote}.part", str(remote), str(n_bytes), sha256)
+        ran = run(
+            self._open(),
+            script,
+            stdin=rest(),
+            timeout_s=60.0 + n_bytes / _SLOWEST_BYTES_PER_S,
+            heard=said.extend,
+        )
+        return int(said or b"0"), ran
 
     def put_tree(
         self, files: Sequence[Path], remote: PurePosixPath, *, progress: Progress | None = None
@@ -192,9 +210,6 @@ class SshHost:
             f"check {len(files)} files in {remote}", (*upload.CHECK, str(remote)), iter((digests,)),
             NOTHING, patient_s,
         )  # fmt: skip
-
-    def _size(self, path: str) -> int:
-        return int(self.check((*upload.SIZE, path)).text)
 
     def _scripted(
         self,

@@ -17,6 +17,7 @@ from dsparkctl.rollout.ssh.dial import CONNECT_TIMEOUT_S, Connection
 
 MAX_STREAM_BYTES: Final = 16 << 20
 _CHUNK_BYTES: Final = 1 << 18
+_LOOK_EVERY_S: Final = 0.0005
 _GRACE_S: Final = 10.0
 """Between the deadline on the host, after which timeout(1) ends the command, and ours."""
 _BOUNDED: Final = ("sh", "-c", 'timeout -k 5 "$0" "$@"; exit $?')
@@ -41,8 +42,11 @@ def run(
     prefix: Sequence[str] = (),
     stdin: Iterator[bytes],
     timeout_s: float,
+    heard: Sink | None = None,
 ) -> Ran:
-    """Run to the end. `prefix` is what makes root of us.
+    """Run to the end. `prefix` is what makes root of us; `heard` is told of stdout as it comes.
+
+    An empty piece of `stdin` means: nothing yet.
 
     The host ends the command at `timeout_s`, should we be gone by then; timeout(1) stands behind
     sudo, since it could not end what runs as root.
@@ -50,12 +54,18 @@ def run(
     bounded = [*prefix, *_BOUNDED, f"{timeout_s:.3f}", *argv]
     out, err = bytearray(), bytearray()
     started_s = time.monotonic()
+
+    def hear(data: bytes) -> None:
+        _keep(out, data)
+        if heard is not None:
+            heard(data)
+
     with opened(connection, bounded) as channel:
         code = pump(
             connection,
             channel,
             stdin,
-            lambda data: _keep(out, data),
+            hear,
             lambda data: _keep(err, data),
             end_s=started_s + timeout_s + _GRACE_S,
         )
@@ -119,7 +129,7 @@ def pump(
         if left_s <= 0:
             return None
         # Room in the window for more input wakes nobody up: that is looked for.
-        select.select((channel,), (), (), left_s if rest is None else min(left_s, 0.005))
+        select.select((channel,), (), (), left_s if rest is None else _LOOK_EVERY_S)
     code: int = channel.exit_status if channel.exit_status_ready() else -1
     if code < 0:
         raise connection.lost()
@@ -156,5 +166,5 @@ def _feed(
         return rest[channel.send(rest[:_CHUNK_BYTES]) :], True
     except TimeoutError:  # the window closed in between
         return rest, False
-    except OSError:  # the command has closed its input: what it said tells why
+    except (OSError, EOFError):  # input or link is closed; what comes back tells which
         return None, False

@@ -1,9 +1,10 @@
-"""Files on their way to a host: what is sent, and the fixed scripts that take it there.
+"""Files on their way to a host: what is sent, and the constant scripts that take it there.
 
 Decides that a file stands under its name only when it is whole: large ones grow as `.part`, from
 where an earlier attempt ended, and are renamed when their sha256 is right; many go as one tar
-stream; small ones go through a temporary file beside their place. The scripts are constant; names
-reach them as arguments.
+stream; small ones go through a temporary file beside their place. Names reach the scripts as
+arguments. Python's hashlib does the digests: it is several times as fast as sha256sum where the
+processor has no instructions for it. The scripts run on Python 3.8 and newer.
 """
 
 import hashlib
@@ -14,19 +15,50 @@ from typing import Final
 
 CHUNK_BYTES: Final = 1 << 18
 
-APPEND: Final = ("sh", "-c", 'cat >> "$1"', "append")
-"""+ the part."""
+WRONG_DIGEST: Final = 3
+"""What RECEIVE ends with when the file is whole and another one."""
 
-SIZE: Final = ("sh", "-c", 'if [ -e "$1" ]; then stat -c %s -- "$1"; else echo 0; fi', "size")
-"""+ a file; 0 where there is none."""
-
-FINISH: Final = (
-    "sh",
+RECEIVE: Final = (
+    "python3",
     "-c",
-    'set -e; sync -- "$1"; mv -T -- "$1" "$2"; sync -- "$(dirname -- "$2")"',
-    "finish",
+    """
+import contextlib, fcntl, hashlib, os, sys
+part, final, size, expected = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+try:
+    fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    n_there = os.fstat(fd).st_size
+    if n_there > size:
+        os.ftruncate(fd, 0)
+        n_there = 0
+    print(n_there, flush=True)
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(0, 1031, 1 << 20)  # F_SETPIPE_SZ: fewer turns between sshd and us
+    found, buffer = hashlib.sha256(), bytearray(1 << 20)
+    piece = memoryview(buffer)
+    while n := os.readv(fd, [buffer]):
+        found.update(piece[:n])
+    while n := os.readv(0, [buffer]):
+        found.update(piece[:n])
+        rest = piece[:n]
+        while rest:
+            rest = rest[os.write(fd, rest):]
+    n_there = os.fstat(fd).st_size
+    if n_there != size:
+        sys.exit(f"{n_there} of {size} bytes arrived")
+    if found.hexdigest() != expected:
+        os.unlink(part)
+        print(found.hexdigest(), file=sys.stderr)
+        sys.exit(3)
+    os.fsync(fd)
+    os.replace(part, final)
+    folder = os.open(os.path.dirname(final) or ".", os.O_RDONLY)
+    os.fsync(folder)
+except OSError as error:
+    sys.exit(f"{error.filename or final}: {error.strerror}")
+""",
 )
-"""+ the part and its final name."""
+"""+ the part, its final name, bytes in all, sha256. Prints how many bytes are there already, and
+takes the rest on its input. The digest is made of the bytes as they pass, found ones and new ones."""
 
 UNPACK: Final = (
     "sh",
@@ -36,7 +68,26 @@ UNPACK: Final = (
 )
 """+ the folder; its input is the tar stream."""
 
-CHECK: Final = ("sh", "-c", 'cd -- "$1" && sha256sum --check --strict --quiet -', "check")
+CHECK: Final = (
+    "python3",
+    "-c",
+    """
+import hashlib, os, sys
+def digest(path):
+    found = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while data := file.read(1 << 20):
+            found.update(data)
+    return found.hexdigest()
+bad = []
+for line in sys.stdin:
+    expected, name = line[:-1].split("  ", 1)
+    path = os.path.join(sys.argv[1], name)
+    if not os.path.isfile(path) or digest(path) != expected:
+        bad.append(name)
+sys.exit("not what was sent: " + ", ".join(bad[:3]) if bad else 0)
+""",
+)
 """+ the folder; its input is what sha256sum prints."""
 
 WRITE: Final = (
@@ -92,7 +143,7 @@ def digests_of(files: Sequence[Path]) -> bytes:
     """As sha256sum prints them, for CHECK. ValueError for a name that it would escape."""
     lines = []
     for path in files:
-        if "\n" in path.name or "\\" in path.name or "\r" in path.name:
+        if not path.name.isprintable() or "\\" in path.name:
             raise ValueError(f"{path.name!a}: no name for a file that is sent")
         lines.append(f"{sha256_of(path)}  {path.name}\n")
     return "".join(lines).encode()
