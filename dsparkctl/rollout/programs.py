@@ -1,7 +1,7 @@
 """Our own small programs, run on a host by its Python; each answers with one JSON object.
 
-Decides how they get there: over stdin, so that nothing is left behind, with one JSON argument. A host
-that answers with anything else has said why.
+Decides how they get there: over stdin, so that nothing is left behind, with one JSON argument. A
+host that answers with anything else has said why.
 """
 
 import json

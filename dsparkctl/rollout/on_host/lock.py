@@ -1,5 +1,5 @@
-"""The lock of a host's releases: a file made with O_EXCL, touched while it is held, free once it was
-not touched for its lease. Run there as root.
+"""The lock of a host's releases: a file made with O_EXCL, touched while it is held, free once it
+was not touched for its lease. Run there as root.
 
 Takes {verb: take|touch|drop|look, path, token, owner, lease_s} and prints {held, owner, age_s}:
 `held` says whether the file is `token`'s now, `owner` whose it is otherwise.
