@@ -1,0 +1,124 @@
+"""`dsparkctl deploy`: put the worker on its host, its checkpoint, and the client on the Sparks."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dsparkctl.cli import render
+from dsparkctl.cli.exits import Exit, Stop
+from dsparkctl.cli.group import new_app
+from dsparkctl.cli.remote import (
+    ConfigFile,
+    Diff,
+    DryRun,
+    HostKey,
+    Json,
+    LockWait,
+    fleet_of,
+    reaching,
+    show_plan,
+    telling,
+    worker_host,
+)
+from dsparkctl.rollout.checkpoint import CheckpointPlanError, plan_checkpoint
+from dsparkctl.rollout.deploy import Deploy
+from dsparkctl.rollout.execute import Outcome
+from dsparkctl.rollout.plan import Plan
+from dsparkctl.rollout.render import RenderError
+from dsparkctl.rollout.ssh.known_hosts import Trust
+from dsparkctl.rollout.wheelhouse import WheelhouseError
+
+app = new_app("Put worker, checkpoint and client on their hosts.")
+
+Wheelhouse = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Wheels for the worker's host, instead of pip's index."),
+]
+
+
+@app.command()
+def x86host(
+    wheelhouse: Wheelhouse = None,
+    dry_run: DryRun = False,
+    diff: Diff = False,
+    lock_wait: LockWait = 0.0,
+    host_key: HostKey = Trust.STRICT,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Install the worker on its host, switch to it, and see it draft.
+
+    Exit code 0 also when nothing had to change; 8 when the new release did not draft and the one
+    before it serves again; 9 when that failed too.
+    """
+    fleet = fleet_of(config)
+    with reaching(fleet, host_key) as hosts:
+        deploy = Deploy(fleet, hosts[worker_host(fleet)], telling(), lock_wait)
+        with deploy.locked("deploy x86host", is_dry=dry_run or diff):
+            try:
+                plan = deploy.plan(deploy.facts(), wheelhouse, _cache(), "deploy x86host")
+            except (RenderError, WheelhouseError) as error:
+                raise Stop(Exit.USAGE, str(error)) from None
+            if dry_run or diff:
+                show_plan(plan, as_json=as_json, with_diff=diff)
+            else:
+                finish(plan, deploy.run(plan), as_json=as_json)
+
+
+@app.command()
+def checkpoint(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The checkpoint, here.")],
+    receipt: Annotated[Path, typer.Option(metavar="FILE", help="Its receipt, here.")],
+    markov: Annotated[Path | None, typer.Option(metavar="FILE", help="The Markov file.")] = None,
+    dry_run: DryRun = False,
+    lock_wait: LockWait = 0.0,
+    host_key: HostKey = Trust.STRICT,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Bring the checkpoint's files that the receipt names to the worker's host.
+
+    What is there already and right is left alone; an upload that broke off is gone on with; a file
+    gets its name when its sha256 is right.
+    """
+    fleet = fleet_of(config)
+    with reaching(fleet, host_key) as hosts:
+        deploy = Deploy(fleet, hosts[worker_host(fleet)], telling(), lock_wait)
+        with deploy.locked("deploy checkpoint", is_dry=dry_run):
+            try:
+                plan = plan_checkpoint(fleet, deploy.host, directory, receipt, markov)
+            except CheckpointPlanError as error:
+                raise Stop(Exit.USAGE, str(error)) from None
+            if dry_run:
+                show_plan(plan, as_json=as_json, with_diff=False)
+            else:
+                finish(plan, deploy.run(plan), as_json=as_json)
+
+
+def finish(plan: Plan, outcome: Outcome, *, as_json: bool) -> None:
+    """Tell how a plan ended; Stop with the code that says it."""
+    for remark in outcome.remarks:
+        render.note(remark)
+    if as_json:
+        done = [step.key for step in outcome.done]
+        error = str(outcome.error) if outcome.error else None
+        render.json_line(
+            {"release": plan.release, "changed": bool(done), "done": done, "error": error}
+        )
+    if outcome.error is None:
+        if not as_json:
+            render.data("no changes" if plan.is_empty else f"done: {plan.release or plan.command}")
+        return
+    said = str(outcome.error)
+    if outcome.undo_error is not None:
+        said += f"; taking it back failed as well: {outcome.undo_error}"
+    elif outcome.undone:
+        said += "; it was taken back"
+    raise Stop(outcome.exit, said)
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "dsparkctl"
