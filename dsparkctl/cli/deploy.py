@@ -1,6 +1,7 @@
 """`dsparkctl deploy`: put the worker on its host, its checkpoint, and the client on the Sparks."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,9 +25,11 @@ from dsparkctl.cli.remote import (
 )
 from dsparkctl.rollout.checkpoint import CheckpointPlanError, plan_checkpoint
 from dsparkctl.rollout.deploy import Deploy
+from dsparkctl.rollout.deploy_sparks import SparkDeploy
 from dsparkctl.rollout.execute import Outcome
 from dsparkctl.rollout.plan import Plan
 from dsparkctl.rollout.render import RenderError
+from dsparkctl.rollout.sparks import Live
 from dsparkctl.rollout.ssh.known_hosts import Trust
 from dsparkctl.rollout.wheelhouse import WheelhouseError
 
@@ -58,7 +61,7 @@ def x86host(
         deploy = Deploy(fleet, hosts[worker_host(fleet)], telling(), lock_wait)
         with deploy.locked("deploy x86host", is_dry=dry_run or diff):
             try:
-                plan = deploy.plan(deploy.facts(), wheelhouse, _cache(), "deploy x86host")
+                plan = deploy.plan(deploy.facts(), wheelhouse, cache_folder(), "deploy x86host")
             except (RenderError, WheelhouseError) as error:
                 raise Stop(Exit.USAGE, str(error)) from None
             if dry_run or diff:
@@ -97,9 +100,72 @@ def checkpoint(
                 finish(plan, deploy.run(plan), as_json=as_json)
 
 
+@app.command()
+def spark(
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Restart all ranks, in their order.")
+    ] = False,
+    limit: Annotated[
+        str | None, typer.Option("--limit", metavar="HOST", help="Files on this host alone.")
+    ] = None,
+    wheelhouse: Wheelhouse = None,
+    dry_run: DryRun = False,
+    diff: Diff = False,
+    lock_wait: LockWait = 0.0,
+    host_key: HostKey = Trust.STRICT,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Install the client on the Sparks and write its variables.
+
+    The identity that it will demand is that of the worker that drafts now. With --restart, success
+    means: live on every rank, a new session at the worker, and rising steps.
+    """
+    fleet = fleet_of(config)
+    with reaching(fleet, host_key) as hosts:
+        worker = Deploy(fleet, hosts[worker_host(fleet)], telling(), lock_wait)
+        with worker.locked("deploy spark", is_dry=dry_run or diff):
+            try:
+                deploy = SparkDeploy(fleet, worker.host, hosts, render.note)
+                names = _limited(deploy.engine.ranks, limit, restart=restart)
+                before = deploy.worker_stats()
+                client = deploy.client(before, wheelhouse, cache_folder())
+            except (RenderError, WheelhouseError) as error:
+                raise Stop(Exit.USAGE, str(error)) from None
+            plan = client.plan(deploy.facts(names), "deploy spark", restart=restart)
+            if dry_run or diff:
+                show_plan(plan, as_json=as_json, with_diff=diff)
+                return
+            outcome = worker.run(plan, hosts)
+            if outcome.error is None and restart and not plan.is_empty:
+                deploy.prove(client, before)
+            show_live(deploy.lives(client))
+            finish(plan, outcome, as_json=as_json)
+
+
+app.command("sparks", help="The same as spark.")(spark)
+
+
+def _limited(ranks: Sequence[str], limit: str | None, *, restart: bool) -> Sequence[str]:
+    if limit is None:
+        return ranks
+    if restart:
+        raise Stop(Exit.USAGE, "--limit: ranks restart together; leave out --limit or --restart")
+    if limit not in ranks:
+        raise Stop(Exit.USAGE, f"--limit: {limit} is none of {', '.join(ranks)}")
+    return [limit]
+
+
+def show_live(rows: Sequence[Live]) -> None:
+    """What the running engines have that they should not, or lack; to stderr."""
+    for row in rows:
+        if row.state != "live":
+            render.note(f"{row.host}: {row.name} is {row.state}: {row.found or 'not set'}")
+
+
 def finish(plan: Plan, outcome: Outcome, *, as_json: bool) -> None:
     """Tell how a plan ended; Stop with the code that says it."""
-    for remark in outcome.remarks:
+    for remark in (*plan.notes, *outcome.remarks):
         render.note(remark)
     if as_json:
         done = [step.key for step in outcome.done]
@@ -119,6 +185,7 @@ def finish(plan: Plan, outcome: Outcome, *, as_json: bool) -> None:
     raise Stop(outcome.exit, said)
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Where wheels are kept on this machine."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "dsparkctl"

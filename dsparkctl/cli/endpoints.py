@@ -15,6 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from dsparkctl.cli.exits import Exit, Stop
+from dsparkctl.cli.via import Dial
 from dsparkctl.config import defaults
 from dsparkctl.contract.codes import MAGIC, VERSION, FrameStatus, Op
 from dsparkctl.contract.endpoint import DATA_PORT, RESERVED_PORT, Endpoint, parse_endpoint
@@ -135,10 +136,12 @@ def request(link: Link, op: Op, body: bytes, timeout_s: float, seq: int = 1) -> 
     return bytes(reply.body)
 
 
-def request_once(endpoint: Endpoint, op: Op, body: bytes, timeout_s: float) -> bytes:
+def request_once(
+    endpoint: Endpoint, op: Op, body: bytes, timeout_s: float, by: Dial = dial
+) -> bytes:
     """The same on a connection of its own; every failure is a Stop."""
     with in_one_line():
-        link = dial(endpoint, Deadline(timeout_s))
+        link = by(endpoint, Deadline(timeout_s))
         try:
             return request(link, op, body, timeout_s)
         finally:

@@ -19,10 +19,10 @@ from dsparkctl.cli.endpoints import (
 from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.group import new_app
 from dsparkctl.cli.spread import histogram, summary
+from dsparkctl.cli.via import Dial, Via, dialling
 from dsparkctl.contract.codes import Op
 from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.contract.framing import HEADER_BYTES, MAX_MESSAGE_BYTES
-from dsparkctl.net.dial import dial
 from dsparkctl.net.transport import Deadline, Link, TransportError
 
 app = new_app()
@@ -73,6 +73,7 @@ def probe(
         float, typer.Option(metavar="S", min=0.001, max=3600, help="To wait for one answer.")
     ] = 1.0,
     take_over: TakeOver = False,
+    via: Via = None,
     config: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
 ) -> None:
@@ -85,9 +86,10 @@ def probe(
     pause_s = interval if interval is not None else 0.0 if rtt else 0.2
     tally = Tally()
     try:
-        with in_one_line():
-            first = dial(chosen, Deadline(timeout))
-        _measure(tally, first, n, pause_s, bytes(payload), timeout)
+        with dialling(via, config, is_named=endpoint is not None) as by:
+            with in_one_line():
+                first = by(chosen, Deadline(timeout))
+            _measure(tally, first, by, n, pause_s, bytes(payload), timeout)
     finally:  # also what was measured before Ctrl-C
         _show(chosen, payload, tally, as_json)
     if tally.lost:
@@ -96,7 +98,7 @@ def probe(
 
 
 def _measure(
-    tally: Tally, first: Link, n: int, pause_s: float, payload: bytes, timeout_s: float
+    tally: Tally, first: Link, by: Dial, n: int, pause_s: float, payload: bytes, timeout_s: float
 ) -> None:
     """`n` PINGs, the next connection after every loss; fewer when nobody seems to be there."""
     link: Link | None = first
@@ -106,7 +108,7 @@ def _measure(
             if seq > 1:
                 time.sleep(pause_s if not n_in_a_row else max(pause_s, _AFTER_A_LOSS_S))
             try:
-                link = link or dial(first.endpoint, Deadline(timeout_s))
+                link = link or by(first.endpoint, Deadline(timeout_s))
                 started_s = time.perf_counter()
                 request(link, Op.PING, payload, timeout_s, seq)
                 tally.rtt_us.append((time.perf_counter() - started_s) * 1e6)

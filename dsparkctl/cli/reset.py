@@ -9,6 +9,7 @@ from dsparkctl.cli import render
 from dsparkctl.cli.endpoints import ConfigFile, TakeOver, Target, choose_endpoint, request_once
 from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.group import new_app
+from dsparkctl.cli.via import Via, dialling
 from dsparkctl.config.defaults import SLOTS_LIMIT
 from dsparkctl.contract.codes import ALL_SLOTS, Op
 from dsparkctl.contract.layout import pack
@@ -31,6 +32,7 @@ def reset(
         float, typer.Option(metavar="S", min=0.001, max=3600, help="To wait for the answer.")
     ] = 5.0,
     take_over: TakeOver = False,
+    via: Via = None,
     config: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
 ) -> None:
@@ -43,7 +45,8 @@ def reset(
     if not yes:
         _ask(f"Discard the windows of {which} of {chosen}?")
     mask = sum(1 << number for number in numbers) if numbers else ALL_SLOTS
-    request_once(chosen, Op.RESET, pack(Reset(mask)), timeout)
+    with dialling(via, config, is_named=endpoint is not None) as by:
+        request_once(chosen, Op.RESET, pack(Reset(mask)), timeout, by)
     if as_json:
         render.json_line({"endpoint": str(chosen), "slots": numbers or "all", "slot_mask": mask})
     else:

@@ -9,6 +9,7 @@ from dsparkctl.cli import render
 from dsparkctl.cli.endpoints import ConfigFile, TakeOver, Target, choose_endpoint
 from dsparkctl.cli.group import new_app
 from dsparkctl.cli.trend import value_text
+from dsparkctl.cli.via import Via, dialling
 from dsparkctl.cli.watching import look_once, looks, show_json, show_lines, show_live
 
 app = new_app()
@@ -25,6 +26,7 @@ def stats(
         float, typer.Option(metavar="S", min=0.001, max=3600, help="To wait for one answer.")
     ] = 5.0,
     take_over: TakeOver = False,
+    via: Via = None,
     config: ConfigFile = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object on one line (--watch: a line a look).")
@@ -32,12 +34,13 @@ def stats(
 ) -> None:
     """Show a worker's counters; --watch follows them, through a restart too, until Ctrl-C."""
     chosen = choose_endpoint(endpoint, config, take_over=take_over)
-    if watch:
-        show = show_json if as_json else show_live if sys.stdout.isatty() else show_lines
-        show(chosen, looks(chosen, interval_s=interval, timeout_s=timeout))
+    with dialling(via, config, is_named=endpoint is not None) as by:
+        if watch:
+            show = show_json if as_json else show_live if sys.stdout.isatty() else show_lines
+            show(chosen, looks(chosen, interval_s=interval, timeout_s=timeout, by=by))
+            return
+        found = look_once(chosen, timeout, by)
+    if as_json:
+        render.json_line(found)
     else:
-        found = look_once(chosen, timeout)
-        if as_json:
-            render.json_line(found)
-        else:
-            render.fields({name: value_text(value) for name, value in found.items()})
+        render.fields({name: value_text(value) for name, value in found.items()})

@@ -22,6 +22,7 @@ from dsparkctl.cli.trend import (
     started_again,
     table_rows,
 )
+from dsparkctl.cli.via import Dial
 from dsparkctl.contract.codes import Op
 from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.net.dial import dial
@@ -53,21 +54,23 @@ class _Read(NamedTuple):
     started_again: bool
 
 
-def look_once(endpoint: Endpoint, timeout_s: float) -> dict[str, Any]:
+def look_once(endpoint: Endpoint, timeout_s: float, by: Dial = dial) -> dict[str, Any]:
     """The STATS object; every failure is a Stop."""
-    link = _dial(endpoint, timeout_s)
+    link = _dial(by, endpoint, timeout_s)
     with closing(link):
         return _stats(link, timeout_s)
 
 
-def looks(endpoint: Endpoint, *, interval_s: float, timeout_s: float) -> Iterator[Look]:
+def looks(
+    endpoint: Endpoint, *, interval_s: float, timeout_s: float, by: Dial = dial
+) -> Iterator[Look]:
     """A look every `interval_s`, for ever; Stop when already the first one fails."""
     link: Link | None = None
     last: Reading | None = None
     try:
         while True:
             try:
-                link = link or _dial(endpoint, timeout_s)
+                link = link or _dial(by, endpoint, timeout_s)
                 now = Reading(_stats(link, timeout_s), time.monotonic())
             except Stop as error:
                 if last is None:
@@ -85,9 +88,9 @@ def looks(endpoint: Endpoint, *, interval_s: float, timeout_s: float) -> Iterato
             link.close()
 
 
-def _dial(endpoint: Endpoint, timeout_s: float) -> Link:
+def _dial(by: Dial, endpoint: Endpoint, timeout_s: float) -> Link:
     with in_one_line():
-        return dial(endpoint, Deadline(timeout_s))
+        return by(endpoint, Deadline(timeout_s))
 
 
 def _stats(link: Link, timeout_s: float) -> dict[str, Any]:

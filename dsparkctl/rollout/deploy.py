@@ -15,7 +15,7 @@ from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.rollout import history
 from dsparkctl.rollout.execute import Outcome, Result, execute
 from dsparkctl.rollout.facts import WorkerFacts, gather
-from dsparkctl.rollout.host import Host, HostError
+from dsparkctl.rollout.host import Host, HostError, Hosts
 from dsparkctl.rollout.layout import Layout
 from dsparkctl.rollout.lock import held, who
 from dsparkctl.rollout.plan import Plan, Step, Tell
@@ -83,17 +83,18 @@ class Deploy:
             )
         return plan
 
-    def run(self, plan: Plan) -> Outcome:
-        """Execute, and write down every step."""
+    def run(self, plan: Plan, hosts: Hosts | None = None) -> Outcome:
+        """Execute, and write down every step; `hosts` has whatever else the plan names."""
 
         def record(step: Step, result: Result, said: str) -> None:
             entry = {"who": who(), "command": plan.command, "plan": plan.hash, "step": step.key}
+            entry |= {"host": step.host}
             entry |= {"release": plan.release, "result": str(result), "said": said}
             history.append(self.host, self.layout, entry)
 
         return execute(
             plan,
-            {self.host.name: self.host},
+            hosts or {self.host.name: self.host},
             tell=self.tell,
             before=lambda step: self.tell.say(f"{step.host}: {step.title}"),
             record=record,

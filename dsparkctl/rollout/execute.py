@@ -5,12 +5,12 @@ and of every one before it runs, latest first, on the hosts they name. Refuses t
 are for, and never retries: a rerun of the whole command heals.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from dsparkctl.exits import Exit
-from dsparkctl.rollout.host import Host, HostError, SshError
+from dsparkctl.rollout.host import Host, HostError, Hosts, SshError
 from dsparkctl.rollout.plan import Act, Plan, Step, Tell
 
 
@@ -63,7 +63,7 @@ class Outcome:
 
 def execute(
     plan: Plan,
-    hosts: Mapping[str, Host],
+    hosts: Hosts,
     *,
     tell: Tell = Tell(),  # noqa: B008 -- an immutable value
     before: Callable[[Step], None] = lambda _: None,
@@ -98,7 +98,7 @@ def execute(
 def _undo(
     steps: list[Step],
     error: HostError,
-    hosts: Mapping[str, Host],
+    hosts: Hosts,
     tell: Tell,
     record: Record,
     remarks: list[str],

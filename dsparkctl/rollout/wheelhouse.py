@@ -58,7 +58,7 @@ def read_wheelhouse(folder: Path) -> tuple[Wheel, ...]:
         raise WheelhouseError(f"{folder}: no folder of wheels")
     if len(paths) > MAX_WHEELS:
         raise WheelhouseError(f"{folder}: more than {MAX_WHEELS} wheels")
-    wheels = tuple(_wheel(path) for path in paths)
+    wheels = tuple(read_wheel(path) for path in paths)
     for needed in (OURS, "torch"):
         own = [wheel for wheel in wheels if wheel.name == needed]
         if len(own) != 1:
@@ -84,7 +84,8 @@ def refused_by_host(wheels: Sequence[Wheel], facts: WorkerFacts) -> str:
     return ""
 
 
-def _wheel(path: Path) -> Wheel:
+def read_wheel(path: Path) -> Wheel:
+    """One wheel, hashed; WheelhouseError when it is none."""
     if not _WHEEL.fullmatch(path.name):
         raise WheelhouseError(f"{path}: not a wheel's name")
     digest = hashlib.sha256()
