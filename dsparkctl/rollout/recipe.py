@@ -104,6 +104,7 @@ class Recipe:
         return (
             served.is_complete
             and not served.altered
+            and served.id in facts.healthy  # after a power cut it may serve and was never judged
             and facts.unit.text == release.unit.decode()
             and (facts.unit.active, facts.unit.enabled) == ("active", "enabled")
         )

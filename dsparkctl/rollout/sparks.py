@@ -147,7 +147,8 @@ class Client:
             if one.processes and any(row.state != "live" for row in live(one, self.values))
         ]
         notes: tuple[str, ...] = ()
-        if restart and (steps or stale):
+        is_down = any(not one.processes for one in facts)
+        if restart and (steps or stale or is_down):
             steps += self._restart()
         elif not restart and (steps or stale):
             notes = (

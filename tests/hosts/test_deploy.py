@@ -124,18 +124,27 @@ def test_a_broken_version_is_taken_back_and_the_old_one_serves(
     assert deployed.ok("deploy", "x86host").out == "no changes\n"
 
 
-@pytest.mark.parametrize("step", ["upload", "build", "activate"])
+@pytest.mark.parametrize(
+    ("step", "after_s", "max_slots"),
+    [
+        pytest.param("upload", 0.2, 5, marks=pytest.mark.complete),
+        pytest.param("build", 0.1, 6, marks=pytest.mark.complete),
+        pytest.param("build", 3.0, 7, marks=pytest.mark.complete),
+        pytest.param("build", 15.0, 10, marks=pytest.mark.complete),
+        ("activate", 0.2, 11),
+    ],
+)
 def test_a_power_cut_in_the_middle_of_a_deploy_is_healed_by_the_next(
-    deployed: Bed, changed: Bed, step: str
+    deployed: Bed, changed: Bed, step: str, after_s: float, max_slots: int
 ) -> None:
-    changed.config["worker"]["max_slots"] = {"upload": 5, "build": 6, "activate": 7}[step]
+    changed.config["worker"]["max_slots"] = max_slots
     changed.write()
     process = changed.start("deploy", "x86host", "--lock-wait", "20")
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith(f"x86host: {step} "):
             break
-    time.sleep(3 if step == "build" else 0.2)
+    time.sleep(after_s)
     changed.power_cut("x86host")
     _, said = process.communicate(timeout=120)
     changed.power_on("x86host")
@@ -247,6 +256,7 @@ def test_sudo_that_wants_a_password_nobody_can_type_is_exit_code_3(
     assert "there is no terminal to ask at" in said.err
 
 
+@pytest.mark.complete
 def test_a_link_that_is_cut_during_an_upload_is_gone_on_with(
     deployed: Bed, changed: Bed, tmp_path: Path
 ) -> None:
