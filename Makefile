@@ -19,8 +19,14 @@ demo: setup ## see a small engine speculate with a real worker's drafts
 test: setup ## every test
 	$(BIN)/python -m pytest
 
-test-hosts: setup ## deploys on three real systems that this machine boots (root; make system-packages)
+test-hosts: setup .venv-ansible/installed ## three real systems that this machine boots (root; make system-packages)
+	cd ansible && PATH="$(abspath .venv-ansible/bin):$$PATH" ansible-lint --offline --profile production
 	$(BIN)/python -m pytest -m '' tests/hosts --durations=0
+
+.venv-ansible/installed: Makefile
+	$(PYTHON) -m venv .venv-ansible
+	.venv-ansible/bin/python -m pip install --quiet ansible-core==2.19.14 ansible-lint==26.10.1
+	touch $@
 
 system-packages: ## what tests of SSH and of real hosts need from Debian (root)
 	apt-get update -qq
@@ -75,4 +81,4 @@ $(VLLM_VENV)/installed: tests/vllm/requirements.txt pyproject.toml Makefile
 	touch $@
 
 clean: ## remove the environment and every cache
-	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) .venv-ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

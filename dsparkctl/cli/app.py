@@ -36,6 +36,7 @@ COMMANDS = {
     "logs": Entry(_RELEASES, "The worker's journal.", "logs_app"),
     "lock": Entry(_RELEASES, "Who is deploying.", "lock_app"),
     "undeploy": Entry(_RELEASES, "Remove the worker from its host.", "undeploy_app"),
+    "inventory": Entry("dsparkctl.cli.inventory", "dspark.yaml as an Ansible inventory."),
     "config": Entry("dsparkctl.cli.config", "Write, check and print dspark.yaml and HELLO."),
     "identity": Entry("dsparkctl.cli.identity", "Receipts: compute, verify and write identities."),
     "checkpoint": Entry("dsparkctl.cli.checkpoint", "Look into a checkpoint, and unpack it."),

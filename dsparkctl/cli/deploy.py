@@ -26,6 +26,8 @@ from dsparkctl.cli.remote import (
 from dsparkctl.rollout.checkpoint import CheckpointPlanError, plan_checkpoint
 from dsparkctl.rollout.deploy import Deploy
 from dsparkctl.rollout.deploy_sparks import SparkDeploy
+from dsparkctl.rollout.doctor import Verdict
+from dsparkctl.rollout.examination import examine
 from dsparkctl.rollout.execute import Outcome
 from dsparkctl.rollout.plan import Plan
 from dsparkctl.rollout.render import RenderError
@@ -144,6 +146,35 @@ def spark(
 
 
 app.command("sparks", help="The same as spark.")(spark)
+
+
+@app.command("all")
+def everything(
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Restart all ranks, in their order.")
+    ] = False,
+    wheelhouse: Wheelhouse = None,
+    lock_wait: LockWait = 0.0,
+    host_key: HostKey = Trust.STRICT,
+    config: ConfigFile = None,
+) -> None:
+    """A doctor's look at every host, then the worker, then, once it drafts, the Sparks.
+
+    Nothing is changed anywhere where a check fails (exit code 3). Exit code 6: the worker is done,
+    the Sparks are not.
+    """
+    fleet = fleet_of(config)
+    with reaching(fleet, host_key) as hosts:
+        bad = [one for one in examine(fleet, hosts, [*fleet.hosts]) if one.verdict is Verdict.FAIL]
+    for one in bad:
+        render.note(f"{one.host}: {one.check}: {one.seen}; {one.todo}")
+    if bad:
+        raise Stop(Exit.PREFLIGHT, f"{len(bad)} checks failed; nothing was changed")
+    x86host(wheelhouse, lock_wait=lock_wait, host_key=host_key, config=config)
+    try:
+        spark(restart, None, wheelhouse, lock_wait=lock_wait, host_key=host_key, config=config)
+    except Stop as error:
+        raise Stop(Exit.PARTIAL, f"the worker serves, the Sparks are not done: {error}") from None
 
 
 def _limited(ranks: Sequence[str], limit: str | None, *, restart: bool) -> Sequence[str]:

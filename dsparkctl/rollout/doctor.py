@@ -97,15 +97,15 @@ def _worker(fleet: Fleet, host: str, seen: Mapping[str, Any]) -> Iterator[Findin
     available_gb = seen["memory"].get("MemAvailable", 0) / 1e9
     yield Finding(host, "memory", Verdict.OK, f"{available_gb:.1f} GB available")
     yield from _gpu(fleet, host, seen["gpus"])
-    for endpoint in (worker.listen, *worker.admin):
-        holder = seen["listeners"].get(str(endpoint.port))
+    for port in sorted({endpoint.port for endpoint in (worker.listen, *worker.admin)}):
+        holder = seen["listeners"].get(str(port))
         if holder is None:
-            yield Finding(host, "port", Verdict.OK, f"{endpoint.port} is free")
+            yield Finding(host, "port", Verdict.OK, f"{port} is free")
         elif "python" in holder:
-            yield Finding(host, "port", Verdict.OK, f"{endpoint.port} is a worker's: {holder}")
+            yield Finding(host, "port", Verdict.OK, f"{port} is a worker's: {holder}")
         else:
             todo = f"end it, or listen elsewhere: it is {holder}"
-            yield Finding(host, "port", Verdict.FAIL, f"{endpoint.port} is taken", todo)
+            yield Finding(host, "port", Verdict.FAIL, f"{port} is taken", todo)
     soft = seen["memlock"][0]
     if 0 <= soft < _MEMLOCK_BYTES:
         yield Finding(

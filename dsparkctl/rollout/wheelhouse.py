@@ -47,6 +47,11 @@ class Wheel:
     def version(self) -> str:
         return _parts(self.file)["version"]
 
+    @property
+    def python_tag(self) -> str:
+        """cp311, py3, …"""
+        return _parts(self.file)["python"]
+
 
 def read_wheelhouse(folder: Path) -> tuple[Wheel, ...]:
     """The folder's wheels by name, hashed; WheelhouseError when a worker needs others."""
