@@ -12,11 +12,20 @@ from dsparkctl.rollout.doctor import Finding, Verdict
 from dsparkctl.rollout.examination import examine
 from dsparkctl.rollout.ssh.known_hosts import Trust
 
-app = new_app()
+app = new_app("Look for what is wrong with hosts, links and variables; nothing is changed.")
 
 
 @app.command()
+def env(host_key: HostKey = Trust.STRICT, config: ConfigFile = None, as_json: Json = False) -> None:
+    """Say of every VLLM_DSPARK_* variable on the Sparks whether any installed code reads it."""
+    from dsparkctl.cli.doctor_env import env as tell
+
+    tell(config, host_key, as_json=as_json)
+
+
+@app.callback(invoke_without_command=True)
 def doctor(
+    context: typer.Context,
     limit: Annotated[
         str | None, typer.Option("--limit", metavar="HOST", help="This host alone.")
     ] = None,
@@ -28,6 +37,8 @@ def doctor(
 
     Exit code 3 when something must be mended before a deploy, 4 when a host cannot be reached.
     """
+    if context.invoked_subcommand is not None:
+        return
     fleet = fleet_of(config)
     if not fleet.hosts or (limit is not None and limit not in fleet.hosts):
         raise Stop(Exit.USAGE, f"hosts: expected {limit or 'at least one'} among them")

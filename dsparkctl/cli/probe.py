@@ -2,7 +2,9 @@
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -20,6 +22,7 @@ from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.group import new_app
 from dsparkctl.cli.spread import histogram, summary
 from dsparkctl.cli.via import Dial, Via, dialling
+from dsparkctl.config import defaults
 from dsparkctl.contract.codes import Op
 from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.contract.framing import HEADER_BYTES, MAX_MESSAGE_BYTES
@@ -74,6 +77,10 @@ def probe(
     ] = 1.0,
     take_over: TakeOver = False,
     via: Via = None,
+    measured_from: Annotated[
+        str | None,
+        typer.Option("--from", metavar="HOST", help="Measure on this host, e.g. a Spark."),
+    ] = None,
     config: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
 ) -> None:
@@ -85,6 +92,11 @@ def probe(
     n = count or (1000 if rtt else 4)
     pause_s = interval if interval is not None else 0.0 if rtt else 0.2
     tally = Tally()
+    if measured_from is not None:
+        asked = {"count": n, "pause_s": pause_s, "payload": payload, "timeout_s": timeout}
+        tally = _from(measured_from, chosen, config, asked)
+        _end(chosen, payload, tally, as_json, measured_from)
+        return
     try:
         with dialling(via, config, is_named=endpoint is not None) as by:
             with in_one_line():
@@ -92,6 +104,28 @@ def probe(
             _measure(tally, first, by, n, pause_s, bytes(payload), timeout)
     finally:  # also what was measured before Ctrl-C
         _show(chosen, payload, tally, as_json)
+    _refuse_losses(tally)
+
+
+def _from(host: str, endpoint: Endpoint, config: Path | None, asked: Mapping[str, Any]) -> Tally:
+    """The PINGs of another host, over its own links."""
+    from dsparkctl.cli.remote import fleet_of, reaching
+    from dsparkctl.rollout.probe_from import probe_from
+
+    known = config is not None or defaults.CONFIG.exists()
+    with reaching(fleet_of(config) if known else None) as hosts:
+        found = probe_from(hosts[host], endpoint, **asked)
+    return Tally([float(us) for us in found["rtt_us"]], [str(why) for why in found["lost"]])
+
+
+def _end(endpoint: Endpoint, payload: int, tally: Tally, as_json: bool, host: str) -> None:
+    if not as_json:
+        render.note(f"measured on {host}")
+    _show(endpoint, payload, tally, as_json)
+    _refuse_losses(tally)
+
+
+def _refuse_losses(tally: Tally) -> None:
     if tally.lost:
         code = Exit.PARTIAL if tally.rtt_us else Exit.FAILED
         raise Stop(code, f"{len(tally.lost)} of {tally.n_sent} PINGs were lost: {tally.lost[-1]}")

@@ -24,6 +24,7 @@ from dsparkctl.cli.remote import (
     telling,
     worker_host,
 )
+from dsparkctl.config.fleet import Fleet
 from dsparkctl.rollout import history as history_of
 from dsparkctl.rollout import lock as lock_of
 from dsparkctl.rollout.deploy import Deploy
@@ -141,15 +142,27 @@ def logs(
     host_key: HostKey = Trust.STRICT,
     config: ConfigFile = None,
 ) -> None:
-    """Show the journal of the worker's unit."""
+    """Show the journal of the worker's unit, or, on a Spark, what the engine says."""
     fleet = fleet_of(config)
-    argv = ["journalctl", "-u", UNIT, "-n", str(lines), "--no-pager", "-o", "short-iso"]
+    name = host or worker_host(fleet)
+    argv = _log_command(fleet, name, lines, follow=follow)
     with reaching(fleet, host_key) as hosts:
-        code = hosts[host or worker_host(fleet)].follow(
-            [*argv, "-f"] if follow else argv, render.data, as_root=True
-        )
+        code = hosts[name].follow(argv, render.data, as_root=True)
     if code:
-        raise Stop(Exit.FAILED, f"journalctl ended with {code}")
+        raise Stop(Exit.FAILED, f"{name}: {argv[0]} ended with {code}")
+
+
+def _log_command(fleet: Fleet, host: str, lines: int, *, follow: bool) -> list[str]:
+    engine = fleet.engine
+    more = ["-f"] if follow else []
+    if engine is not None and host in engine.ranks and host != fleet.worker.host:
+        if engine.kind == "docker":
+            return ["docker", "logs", "--tail", str(lines), *more, str(engine.container)]
+        if engine.unit is None:
+            raise Stop(Exit.USAGE, f"engine.unit: missing; {host} has no journal that is known")
+    unit = UNIT if host == fleet.worker.host or engine is None else engine.unit
+    shown = ["journalctl", "-u", str(unit), "-n", str(lines), "--no-pager", "-o", "short-iso"]
+    return [*shown, *more]
 
 
 @lock_app.command()

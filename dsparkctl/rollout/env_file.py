@@ -33,8 +33,13 @@ def variables(fleet: Fleet, identity: str, markov: str | None) -> dict[str, str]
     for key in PolicySettings.model_fields:
         value = getattr(fleet.policy, key)
         if value is not None:
-            found[_NAMES.get(key, key.upper())] = _text(value)
+            found[variable_of(key)] = _text(value)
     return {PREFIX + name: _checked(name, text) for name, text in found.items()}
+
+
+def variable_of(key: str) -> str:
+    """The variable, without its prefix, of a key of the policy section."""
+    return _NAMES.get(key, key.upper())
 
 
 def write(values: Mapping[str, str]) -> bytes:

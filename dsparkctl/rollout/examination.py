@@ -4,12 +4,14 @@ Decides the order, and that a host which cannot be reached is a finding as well.
 than some 35 MB over a link.
 """
 
+import json
 import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from dsparkctl import __version__
 from dsparkctl.config.fleet import Fleet
 from dsparkctl.config.hosts import LinkSettings
 from dsparkctl.rollout.doctor import (
@@ -18,10 +20,13 @@ from dsparkctl.rollout.doctor import (
     Verdict,
     host_findings,
     links_of,
+    skew_findings,
     transfer_finding,
 )
 from dsparkctl.rollout.host import Host, HostError, Hosts, SshError
+from dsparkctl.rollout.layout import MANIFEST, Layout
 from dsparkctl.rollout.programs import ask
+from dsparkctl.rollout.sparks import look
 
 _SIZES: Final = [[0, 200], *([n, times] for n, times in zip(STEP_BYTES, (20, 10, 6), strict=True))]
 _PORTS: Final = (40_000, 49_000)
@@ -43,6 +48,21 @@ def examine(fleet: Fleet, hosts: Hosts, names: Sequence[str]) -> Iterator[Findin
     for link in fleet.links:
         if link.host in reached and fleet.worker.host in reached:
             yield _measured(hosts[link.host], hosts[fleet.worker.host], link)
+    yield from skew_findings(dict(_versions(fleet, hosts, reached)), __version__)
+
+
+def _versions(fleet: Fleet, hosts: Hosts, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What is installed of us, by host."""
+    for name in names:
+        if name == fleet.worker.host:
+            manifest = str(Layout(fleet.release.root).current / MANIFEST)
+            ran = hosts[name].run(("cat", "--", manifest), as_root=True)
+            if ran.code == 0:
+                yield name, str(json.loads(ran.stdout)["version"])
+        elif fleet.engine is not None and name in fleet.engine.ranks:
+            facts = look(hosts[name], fleet.engine)
+            if facts.package_version:
+                yield name, facts.package_version
 
 
 def observe(fleet: Fleet, host: Host) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -286,7 +286,7 @@ def test_a_link_that_is_cut_during_an_upload_is_gone_on_with(
 
 
 def test_outputs_stay_right_while_a_new_worker_is_deployed_under_a_running_engine(
-    deployed: Bed, changed: Bed, record_property: Callable[[str, object], None]
+    deployed: Bed, changed: Bed, pytestconfig: pytest.Config
 ) -> None:
     """Our real client in spark-a's network, over the direct link; how long drafts were missing."""
     endpoint = "tcp://10.202.28.1:18620?bind=10.202.28.2"
@@ -309,7 +309,11 @@ def test_outputs_stay_right_while_a_new_worker_is_deployed_under_a_running_engin
     assert found["outputs_match_reference"] is True
     assert found["connections"] >= 2
     missing = found["fallbacks"]
-    record_property("drafts were missing, s", round(sum(missing.values()) * 0.02, 2))
+    lost_s = sum(missing.values()) * 0.02
+    terminal = pytestconfig.pluginmanager.get_plugin("terminalreporter")
+    assert terminal is not None
+    terminal.write_line(f"a new worker under a running engine: {lost_s:.1f} s without drafts")
+    assert lost_s < 60
 
 
 def test_undeploy_stops_the_worker_and_keeps_history(deployed: Bed) -> None:

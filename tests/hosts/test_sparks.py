@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from dsparkctl.checkpoint.model_config import read_model_config
 from dsparkctl.config.hello import HelloParams
 from dsparkctl.contract.layout import pack
 from dsparkctl.exits import Exit
-from tests.hosts.fleet import CHECKPOINT, Bed
+from tests.hosts.fleet import BED, CHECKPOINT, Bed
 
 UNIT = "vllm-stub.service"
 ENV = "etc/dspark/client.env"
@@ -105,6 +106,7 @@ def test_a_file_that_changed_on_the_workers_host_is_drift(deployed: Bed) -> None
 def test_a_doctor_finds_these_hosts_well_and_an_mtu_that_differs_not(deployed: Bed) -> None:
     said = deployed.ok("doctor")
     assert "packets arrive whole" in said.out
+    assert "ok    x86host: version: " in said.out
     assert "Gbit/s, expected 1" in said.out
     assert "fail" not in said.out
     far = ["ip", "-n", "tb-spark-a", "link", "set", "dA", "mtu"]
@@ -132,3 +134,56 @@ def test_probe_and_stats_reach_the_worker_through_its_hosts_ssh(deployed: Bed) -
     assert "nothing answers there" in refused.err
     unknown = deployed.cli("stats", "tcp://127.0.0.1:18630", "--via", "nowhere.invalid")
     assert unknown.code == Exit.SSH
+
+
+def test_the_direct_link_is_measured_on_a_spark_with_nothing_installed_there(deployed: Bed) -> None:
+    """R38: the admin listener on the link's own address, from the far end of the link."""
+    endpoint = "tcp://10.202.28.1:18630?bind=10.202.28.2"
+    said = deployed.ok("probe", endpoint, "--from", "spark-a", "--count", "20", "--json")
+    assert json.loads(said.out)["answered"] == 20
+    refused = deployed.cli("probe", "tcp://10.202.28.1:18620", "--from", "spark-a")
+    assert refused.code == Exit.USAGE
+    assert "the data listener" in refused.err
+    lost = deployed.cli("probe", "tcp://10.202.28.1:18631", "--from", "spark-a", "--count", "2")
+    assert lost.code == Exit.FAILED
+
+
+def test_a_variable_that_nobody_reads_is_inert(sparks: Bed) -> None:
+    sparks.ok("deploy", "sparks")
+    env = sparks.files("spark-a") / ENV
+    env.write_text(env.read_text() + "VLLM_DSPARK_MAGIC=1\n")
+    said = sparks.cli("doctor", "env")
+    assert said.code == Exit.DRIFT
+    rows = {line.split()[1]: line for line in said.out.splitlines() if line.startswith("spark-a")}
+    assert "INERT" in rows["VLLM_DSPARK_MAGIC"]
+    assert "consumed" in rows["VLLM_DSPARK_REMOTE_TRIP"]
+    sparks.ok("deploy", "sparks")
+    sparks.ok("doctor", "env")
+
+
+def test_sudo_takes_a_right_password_and_refuses_a_wrong_one(bed: Bed) -> None:
+    """A user whose sudo asks: the password travels on stdin, and the command's input behind it."""
+    program = """
+import sys
+from pathlib import Path
+from dsparkctl.rollout.host import SudoError
+from dsparkctl.rollout.ssh.config import route_to
+from dsparkctl.rollout.ssh.machine import SshHost
+route = route_to("x86host", user="deploypw", file=Path(sys.argv[1]))
+right = SshHost("x86host", route, ask_password=lambda _: "sudo-secret")
+assert right.run(("id", "-u"), as_root=True).text == "0"
+assert right.run(("cat",), stdin=b"all of it", as_root=True).stdout == b"all of it"
+seen = right.run(("ps", "-eo", "args"), as_root=True).text
+assert "sudo-secret" not in seen and "sudo-secret" not in repr(right._root)
+right.close()
+wrong = SshHost("x86host", route, ask_password=lambda _: "no")
+try:
+    wrong.run(("true",), as_root=True)
+except SudoError as error:
+    assert "sudo takes no such password" in str(error), error
+else:
+    raise AssertionError
+wrong.close()
+"""
+    seat = bed.command()[:4]
+    subprocess.run([*seat, sys.executable, "-c", program, str(BED / "ssh_config")], check=True)

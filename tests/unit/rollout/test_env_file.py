@@ -62,7 +62,7 @@ def test_everything_that_is_written_is_what_rank_0_reads(policy: dict[str, Any])
 def test_the_policy_section_has_the_clients_variables_and_defaults() -> None:
     """R40: one table; this section must not drift from it."""
     table = {variable.name: variable for variable in TABLE}
-    named = {env_file._NAMES.get(key, key.upper()): key for key in PolicySettings.model_fields}
+    named = {env_file.variable_of(key): key for key in PolicySettings.model_fields}
     derived = {"ENDPOINT", "IDENTITY", "MARKOV_IDENTITY", "RECORD"}
     assert set(named) | derived == set(table)
     defaults = PolicySettings()
