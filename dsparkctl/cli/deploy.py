@@ -17,6 +17,7 @@ from dsparkctl.cli.remote import (
     HostKey,
     Json,
     LockWait,
+    at_worker,
     fleet_of,
     reaching,
     show_plan,
@@ -58,18 +59,18 @@ def x86host(
     Exit code 0 also when nothing had to change; 8 when the new release did not draft and the one
     before it serves again; 9 when that failed too.
     """
-    fleet = fleet_of(config)
-    with reaching(fleet, host_key) as hosts:
-        deploy = Deploy(fleet, hosts[worker_host(fleet)], telling(), lock_wait)
-        with deploy.locked("deploy x86host", is_dry=dry_run or diff):
-            try:
-                plan = deploy.plan(deploy.facts(), wheelhouse, cache_folder(), "deploy x86host")
-            except (RenderError, WheelhouseError) as error:
-                raise Stop(Exit.USAGE, str(error)) from None
-            if dry_run or diff:
-                show_plan(plan, as_json=as_json, with_diff=diff)
-            else:
-                finish(plan, deploy.run(plan), as_json=as_json)
+    with (
+        at_worker(config, host_key, lock_wait) as deploy,
+        deploy.locked("deploy x86host", is_dry=dry_run or diff),
+    ):
+        try:
+            plan = deploy.plan(deploy.facts(), wheelhouse, cache_folder(), "deploy x86host")
+        except (RenderError, WheelhouseError) as error:
+            raise Stop(Exit.USAGE, str(error)) from None
+        if dry_run or diff:
+            show_plan(plan, as_json=as_json, with_diff=diff)
+        else:
+            finish(plan, deploy.run(plan), as_json=as_json)
 
 
 @app.command()
@@ -88,18 +89,18 @@ def checkpoint(
     What is there already and right is left alone; an upload that broke off is gone on with; a file
     gets its name when its sha256 is right.
     """
-    fleet = fleet_of(config)
-    with reaching(fleet, host_key) as hosts:
-        deploy = Deploy(fleet, hosts[worker_host(fleet)], telling(), lock_wait)
-        with deploy.locked("deploy checkpoint", is_dry=dry_run):
-            try:
-                plan = plan_checkpoint(fleet, deploy.host, directory, receipt, markov)
-            except CheckpointPlanError as error:
-                raise Stop(Exit.USAGE, str(error)) from None
-            if dry_run:
-                show_plan(plan, as_json=as_json, with_diff=False)
-            else:
-                finish(plan, deploy.run(plan), as_json=as_json)
+    with (
+        at_worker(config, host_key, lock_wait) as deploy,
+        deploy.locked("deploy checkpoint", is_dry=dry_run),
+    ):
+        try:
+            plan = plan_checkpoint(deploy.fleet, deploy.host, directory, receipt, markov)
+        except CheckpointPlanError as error:
+            raise Stop(Exit.USAGE, str(error)) from None
+        if dry_run:
+            show_plan(plan, as_json=as_json, with_diff=False)
+        else:
+            finish(plan, deploy.run(plan), as_json=as_json)
 
 
 @app.command()

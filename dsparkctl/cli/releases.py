@@ -18,16 +18,15 @@ from dsparkctl.cli.remote import (
     HostKey,
     Json,
     LockWait,
+    at_worker,
     fleet_of,
     reaching,
     show_plan,
-    telling,
     worker_host,
 )
 from dsparkctl.config.fleet import Fleet
 from dsparkctl.rollout import history as history_of
 from dsparkctl.rollout import lock as lock_of
-from dsparkctl.rollout.deploy import Deploy
 from dsparkctl.rollout.layout import UNIT
 from dsparkctl.rollout.recipe import NoPlan, Recipe
 from dsparkctl.rollout.ssh.known_hosts import Trust
@@ -50,18 +49,18 @@ def rollback(
     as_json: Json = False,
 ) -> None:
     """Go back to an earlier release of the worker, and see it draft."""
-    fleet = fleet_of(config)
-    with reaching(fleet, host_key) as hosts:
-        deploy = Deploy(fleet, hosts[worker_host(fleet)], telling(), lock_wait)
-        with deploy.locked("rollback", is_dry=dry_run or diff):
-            try:
-                plan = Recipe(fleet).rollback(deploy.facts(), release, "rollback")
-            except NoPlan as error:
-                raise Stop(Exit.FAILED, str(error)) from None
-            if dry_run or diff:
-                show_plan(plan, as_json=as_json, with_diff=diff)
-            else:
-                finish(plan, deploy.run(plan), as_json=as_json)
+    with (
+        at_worker(config, host_key, lock_wait) as deploy,
+        deploy.locked("rollback", is_dry=dry_run or diff),
+    ):
+        try:
+            plan = Recipe(deploy.fleet).rollback(deploy.facts(), release, "rollback")
+        except NoPlan as error:
+            raise Stop(Exit.FAILED, str(error)) from None
+        if dry_run or diff:
+            show_plan(plan, as_json=as_json, with_diff=diff)
+        else:
+            finish(plan, deploy.run(plan), as_json=as_json)
 
 
 @releases_app.command()
@@ -69,9 +68,8 @@ def releases(
     host_key: HostKey = Trust.STRICT, config: ConfigFile = None, as_json: Json = False
 ) -> None:
     """List the releases on the worker's host, the oldest first."""
-    fleet = fleet_of(config)
-    with reaching(fleet, host_key) as hosts:
-        facts = Deploy(fleet, hosts[worker_host(fleet)], telling()).facts()
+    with at_worker(config, host_key) as deploy:
+        facts = deploy.facts()
     used = {facts.previous: "previous", facts.current: "current"}
     rows = [
         {
@@ -99,9 +97,7 @@ def history(
     as_json: Json = False,
 ) -> None:
     """Show what was done to the worker's host, by whom, with what result."""
-    fleet = fleet_of(config)
-    with reaching(fleet, host_key) as hosts:
-        deploy = Deploy(fleet, hosts[worker_host(fleet)], telling())
+    with at_worker(config, host_key) as deploy:
         found = history_of.read(deploy.host, deploy.layout, lines)
     if as_json:
         render.json_line({"history": found})
@@ -121,15 +117,15 @@ def undeploy(
     as_json: Json = False,
 ) -> None:
     """Stop the worker and remove it from its host; checkpoint and history stay."""
-    fleet = fleet_of(config)
-    with reaching(fleet, host_key) as hosts:
-        deploy = Deploy(fleet, hosts[worker_host(fleet)], telling(), lock_wait)
-        with deploy.locked("undeploy", is_dry=dry_run):
-            plan = Recipe(fleet).undeploy(deploy.facts(), "undeploy", purge=purge)
-            if dry_run:
-                show_plan(plan, as_json=as_json, with_diff=False)
-            else:
-                finish(plan, deploy.run(plan), as_json=as_json)
+    with (
+        at_worker(config, host_key, lock_wait) as deploy,
+        deploy.locked("undeploy", is_dry=dry_run),
+    ):
+        plan = Recipe(deploy.fleet).undeploy(deploy.facts(), "undeploy", purge=purge)
+        if dry_run:
+            show_plan(plan, as_json=as_json, with_diff=False)
+        else:
+            finish(plan, deploy.run(plan), as_json=as_json)
 
 
 @logs_app.command()
@@ -170,9 +166,7 @@ def status(
     host_key: HostKey = Trust.STRICT, config: ConfigFile = None, as_json: Json = False
 ) -> None:
     """Say who holds the lock."""
-    fleet = fleet_of(config)
-    with reaching(fleet, host_key) as hosts:
-        deploy = Deploy(fleet, hosts[worker_host(fleet)], telling())
+    with at_worker(config, host_key) as deploy:
         found = lock_of.holder(deploy.host, deploy.layout)
     if as_json:
         render.json_line({"locked": found is not None, **(found._asdict() if found else {})})
@@ -185,9 +179,7 @@ def release(
     host_key: HostKey = Trust.STRICT, config: ConfigFile = None, as_json: Json = False
 ) -> None:
     """Take the lock away from whoever holds it: they may still be at work."""
-    fleet = fleet_of(config)
-    with reaching(fleet, host_key) as hosts:
-        deploy = Deploy(fleet, hosts[worker_host(fleet)], telling())
+    with at_worker(config, host_key) as deploy:
         found = lock_of.release(deploy.host, deploy.layout)
     if as_json:
         render.json_line({"released": found is not None, **(found._asdict() if found else {})})

@@ -19,6 +19,7 @@ from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.config import defaults
 from dsparkctl.config.fleet import Fleet
 from dsparkctl.config.source import load_fleet
+from dsparkctl.rollout.deploy import Deploy, PreflightError
 from dsparkctl.rollout.host import HostError, SshError, SudoError
 from dsparkctl.rollout.lock import Locked
 from dsparkctl.rollout.plan import Plan, Tell
@@ -77,10 +78,16 @@ def reaching(fleet: Fleet | None, trust: Trust = Trust.STRICT) -> Iterator[Hosts
         raise Stop(code_of(error), str(error)) from None
 
 
+@contextmanager
+def at_worker(config: Path | None, trust: Trust, lock_wait_s: float = 0.0) -> Iterator[Deploy]:
+    """The worker's host of the configuration in use, and all that is done there."""
+    fleet = fleet_of(config)
+    with reaching(fleet, trust) as hosts:
+        yield Deploy(fleet, hosts[worker_host(fleet)], telling(), lock_wait_s)
+
+
 def code_of(error: HostError) -> Exit:
     """The exit code of what went wrong on a host."""
-    from dsparkctl.rollout.deploy import PreflightError
-
     match error:
         case SshError():
             return Exit.SSH

@@ -7,7 +7,6 @@ the time is an argument.
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -79,8 +78,3 @@ def is_id(name: str) -> bool:
 def is_of(release_id: str, digest: str) -> bool:
     """Whether an id was made for this digest."""
     return is_id(release_id) and release_id.endswith(f"-{digest[:8]}")
-
-
-def checksums(wheels: Sequence[Wheel]) -> bytes:
-    """Input of `sha256sum --check`, names without folders."""
-    return "".join(f"{wheel.sha256}  {wheel.file}\n" for wheel in wheels).encode()
