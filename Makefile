@@ -25,7 +25,8 @@ test-hosts: setup .venv-ansible/installed ## three real systems that this machin
 
 .venv-ansible/installed: Makefile
 	$(PYTHON) -m venv .venv-ansible
-	.venv-ansible/bin/python -m pip install --quiet ansible-core==2.19.14 ansible-lint==26.10.1
+	.venv-ansible/bin/python -m pip install --quiet ansible-core==2.19.14 ansible-lint==26.10.1 \
+		molecule==26.10.0
 	touch $@
 
 system-packages: ## what tests of SSH and of real hosts need from Debian (root)

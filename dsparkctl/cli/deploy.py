@@ -175,7 +175,10 @@ def everything(
     try:
         spark(restart, None, wheelhouse, lock_wait=lock_wait, host_key=host_key, config=config)
     except Stop as error:
-        raise Stop(Exit.PARTIAL, f"the worker serves, the Sparks are not done: {error}") from None
+        ranks = fleet.engine.ranks if fleet.engine else ()
+        rows = [(worker_host(fleet), "done"), *((rank, f"not done: {error}") for rank in ranks)]
+        render.table(("host", "deploy"), rows)
+        raise Stop(Exit.PARTIAL, "the worker serves, the Sparks are not done") from None
 
 
 def _limited(ranks: Sequence[str], limit: str | None, *, restart: bool) -> Sequence[str]:

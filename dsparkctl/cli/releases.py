@@ -181,6 +181,10 @@ def release(
     """Take the lock away from whoever holds it: they may still be at work."""
     with at_worker(config, host_key) as deploy:
         found = lock_of.release(deploy.host, deploy.layout)
+        if found is not None:
+            entry = {"who": lock_of.who(), "command": "lock release", "step": "lock"}
+            said = f"taken from {found.owner}"
+            history_of.append(deploy.host, deploy.layout, {**entry, "result": "ok", "said": said})
     if as_json:
         render.json_line({"released": found is not None, **(found._asdict() if found else {})})
     else:

@@ -15,8 +15,8 @@ from dsparkctl.rollout.host import Host, HostError, Ran
 from dsparkctl.rollout.plan import Tell
 
 _SYNC_TIMEOUT_S: Final = 120.0
-_MIN_UPLOAD_DEPTH: Final = 3
-"""`/opt/dspark/x`: nothing above it is ever removed."""
+_SHALLOW: Final = 2
+"""Parts of `/x`: neither that nor `/` is ever removed."""
 
 
 class WaitTimedOut(HostError):  # noqa: N818 -- what happened
@@ -119,7 +119,7 @@ class Remove:
     path: PurePosixPath
 
     def __post_init__(self) -> None:
-        if len(self.path.parts) <= _MIN_UPLOAD_DEPTH or ".." in self.path.parts:
+        if len(self.path.parts) <= _SHALLOW or ".." in self.path.parts:
             raise ValueError(f"expected a path below a folder of ours, got {self.path}")
 
     def apply(self, host: Host, tell: Tell) -> None:

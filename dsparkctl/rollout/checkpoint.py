@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from dsparkctl.config.files import read_receipt
 from dsparkctl.config.fleet import Fleet
 from dsparkctl.contract.receipt import ReceiptFile
-from dsparkctl.rollout.acts import Folder, PutFile
+from dsparkctl.rollout.acts import Folder, PutFile, Run
 from dsparkctl.rollout.host import Host
 from dsparkctl.rollout.plan import Act, Plan, Step
 from dsparkctl.rollout.programs import ask
@@ -43,12 +43,30 @@ def plan_checkpoint(
     if not missing:
         return Plan("deploy checkpoint")
     account = host.check(("id", "-un")).text
-    folders = dict.fromkeys(there.parent for _, there, _ in missing)
-    acts: list[Act] = [Folder(folder, account) for folder in folders]
-    acts += [PutFile(here, there, digest) for here, there, digest in missing]
+    acts = [act for one in missing for act in _brought(*one, account)]
+    for folder in dict.fromkeys(_stage(there) for _, there, _ in missing):
+        acts.append(Run(("rmdir", "--ignore-fail-on-non-empty", "--", str(folder))))
     n_gb = sum(here.stat().st_size for here, _, _ in missing) / 1e9
     title = f"bring {len(missing)} of {len(wanted)} files ({n_gb:.2f} GB)"
     return Plan("deploy checkpoint", (Step("checkpoint", title, host.name, tuple(acts)),))
+
+
+def _stage(there: PurePosixPath) -> PurePosixPath:
+    """Where a file grows: beside its place, on the same disk, in a folder of the login account's,
+    so that no folder of somebody else's has to change hands."""
+    return there.parent / ".dspark-incoming"
+
+
+def _brought(here: Path, there: PurePosixPath, digest: str, account: str) -> tuple[Act, ...]:
+    grown = _stage(there) / there.name
+    return (
+        Run(("mkdir", "-p", "--", str(there.parent))),
+        Folder(_stage(there), account),
+        PutFile(here, grown, digest),
+        Run(("chown", "root:root", "--", str(grown))),
+        Run(("chmod", "0644", "--", str(grown))),
+        Run(("mv", "-T", "--", str(grown), str(there))),
+    )
 
 
 def _wanted(

@@ -163,10 +163,12 @@ class Client:
             yield self._install(facts)
         wanted = env_file.write(self.values)
         if facts.env_text != wanted.decode():
-            acts += [Folder(engine.env_file.parent), Write(engine.env_file, wanted, 0o644)]
+            acts.append(Run(("mkdir", "-p", "--", str(engine.env_file.parent))))
+            acts.append(Write(engine.env_file, wanted))
         extra = engines.drop_in(engine)
         if extra is not None and facts.drop_in_text != extra[1].decode():
-            acts += [Folder(extra[0].parent), Write(*extra), Run(("systemctl", "daemon-reload"))]
+            acts.append(Run(("mkdir", "-p", "--", str(extra[0].parent))))
+            acts += [Write(*extra), Run(("systemctl", "daemon-reload"))]
         if acts:
             diff = "\n".join(
                 difflib.unified_diff(

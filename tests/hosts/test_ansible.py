@@ -34,17 +34,26 @@ def written(bed: Bed) -> dict[str, str]:
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
 
 
-def play(bed: Bed, *flags: str) -> dict[str, dict[str, int]]:
-    """ok, changed, failed of every host."""
+def inventory(bed: Bed) -> str:
+    return str(bed.folder / "inventory.sh")
+
+
+def at_the_seat(bed: Bed, program: str, *arguments: str) -> str:
+    """One of Ansible's programs, in `ansible/`; what it said."""
     done = subprocess.run(
-        ["ip", "netns", "exec", "tb-ops", str(ANSIBLE / "ansible-playbook"),
-         "-i", str(bed.folder / "inventory.sh"), "site.yml", *flags],
+        ["ip", "netns", "exec", "tb-ops", str(ANSIBLE / program), *arguments],
         cwd=ROOT / "ansible", capture_output=True, text=True, timeout=900,
         env={**os.environ, "ANSIBLE_SSH_ARGS": f"-F {BED / 'ssh_config'}", "ANSIBLE_NOCOLOR": "1",
-             "PATH": f"{ANSIBLE}:{os.environ['PATH']}"},
+             "DSPARK_INVENTORY": inventory(bed), "PATH": f"{ANSIBLE}:{os.environ['PATH']}"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    recap = re.findall(r"^(\S+) +: (ok=.*)$", done.stdout, re.MULTILINE)
+    return done.stdout + done.stderr
+
+
+def play(bed: Bed, *flags: str) -> dict[str, dict[str, int]]:
+    """ok, changed, failed of every host."""
+    said = at_the_seat(bed, "ansible-playbook", "-i", inventory(bed), "site.yml", *flags)
+    recap = re.findall(r"^(\S+) +: (ok=.*)$", said, re.MULTILINE)
     return {
         host: {key: int(n) for key, n in re.findall(r"(\w+)=(\d+)", numbers)}
         for host, numbers in recap
@@ -80,6 +89,8 @@ def test_the_roles_and_the_command_leave_equal_files(sparks: Bed) -> None:
         assert {
             host: (one["changed"], one["failed"]) for host, one in again.items()
         } == dict.fromkeys(first, (0, 0))
+    said = at_the_seat(sparks, "molecule", "test")
+    assert "dempotence" in said
     judged = sparks.ok("deploy", "x86host")
     assert "activate" in judged.err
     assert "build" not in judged.err
