@@ -92,6 +92,8 @@ def probe(
     n = count or (1000 if rtt else 4)
     pause_s = interval if interval is not None else 0.0 if rtt else 0.2
     tally = Tally()
+    if measured_from is not None and via is not None:
+        raise Stop(Exit.USAGE, "--from measures on that host, --via from here: leave one out")
     if measured_from is not None:
         asked = {"count": n, "pause_s": pause_s, "payload": payload, "timeout_s": timeout}
         tally = _from(measured_from, chosen, config, asked)

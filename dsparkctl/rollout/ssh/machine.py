@@ -1,7 +1,8 @@
 """One host over SSH: the `Host` protocol on one connection, which opens at the first use.
 
-Decides nothing but the order of calls: how root is found once, how a large file is resumed. One
-channel at a time and a forwarded port or two: sshd allows ten.
+Decides nothing but the order of calls: how root is found once, how a large file is resumed. Each
+verb has a channel of its own for as long as it runs, so the thread that keeps a lock alive may call
+one beside another's; with a forwarded port or two that stays below the ten that sshd allows.
 """
 
 import shlex
@@ -37,7 +38,7 @@ _FOLLOW: Final = (
 
 
 class SshHost:
-    """A `Host`; one thread uses it."""
+    """A `Host`."""
 
     def __init__(
         self,
