@@ -29,7 +29,8 @@ class TcpLink:
 
     def __init__(self, sock: socket.socket, endpoint: Endpoint) -> None:
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sock.family != socket.AF_UNIX:  # the near end of a tunnel may be one
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._endpoint = endpoint
         self._sock = sock
         self._poll = select.poll()
