@@ -24,6 +24,7 @@ COMMANDS = {
     "probe": Entry("dsparkctl.cli.probe", "Measure PING round trips to a worker."),
     "stats": Entry("dsparkctl.cli.stats", "Watch a worker's counters."),
     "reset": Entry("dsparkctl.cli.reset", "Discard windows of a worker's slots."),
+    "doctor": Entry("dsparkctl.cli.doctor", "Examine the hosts of dspark.yaml."),
     "config": Entry("dsparkctl.cli.config", "Write, check and print dspark.yaml and HELLO."),
     "identity": Entry("dsparkctl.cli.identity", "Receipts: compute, verify and write identities."),
     "checkpoint": Entry("dsparkctl.cli.checkpoint", "Look into a checkpoint, and unpack it."),

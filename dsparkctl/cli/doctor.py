@@ -1,0 +1,95 @@
+"""`dsparkctl doctor`: everything that a deploy, and then the engine, will need of the hosts.
+
+Shows what `rollout.doctor` found. To add a command: a module with a Typer `app`, and a line here.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsparkctl.cli import render
+from dsparkctl.cli.endpoints import ConfigFile
+from dsparkctl.cli.exits import Exit, Stop
+from dsparkctl.cli.group import Entry, lazy_group, new_app
+from dsparkctl.cli.reach import open_host
+from dsparkctl.config import defaults
+
+if TYPE_CHECKING:
+    from dsparkctl.config.fleet import Fleet
+    from dsparkctl.rollout.doctor.finding import Finding
+
+COMMANDS: dict[str, Entry] = {}
+
+app = new_app("Examine the hosts of dspark.yaml.", cls=lazy_group(COMMANDS))
+
+Limit = Annotated[
+    list[str] | None,
+    typer.Option("--limit", metavar="HOST", help="Only this host (may be given again)."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def doctor(
+    context: typer.Context,
+    limit: Limit = None,
+    config: ConfigFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
+) -> None:
+    """Examine the hosts of dspark.yaml: ok, warn or fail, what was seen, and what to do.
+
+    Changes nothing anywhere. Exit code 0 when nothing failed, 3 when something did, 4 when no host
+    could be reached, 6 when only some could and nothing else is wrong.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from dsparkctl.config.source import load_fleet
+    from dsparkctl.rollout.doctor.finding import exit_code
+
+    fleet = load_fleet(config or defaults.CONFIG)
+    findings = _examine(fleet, _names(fleet, limit or []))
+    _show(findings, as_json)
+    raise typer.Exit(exit_code(findings))
+
+
+def _names(fleet: "Fleet", limit: Sequence[str]) -> list[str]:
+    """The hosts to look at, in the order of the file."""
+    if not fleet.hosts:
+        raise Stop(Exit.USAGE, "dspark.yaml names no hosts: there is nobody to examine")
+    for name in limit:
+        if name not in fleet.hosts:
+            known = ", ".join(fleet.hosts)
+            raise Stop(Exit.USAGE, f"--limit {name}: dspark.yaml names {known}")
+    return [name for name in fleet.hosts if not limit or name in limit]
+
+
+def _examine(fleet: "Fleet", names: Sequence[str]) -> "list[Finding]":
+    from dsparkctl.rollout.doctor.examine import examine
+    from dsparkctl.rollout.host import Host
+
+    opened: list[Host] = []
+
+    def open_one(name: str) -> Host:
+        opened.append(open_host(fleet, name))
+        return opened[-1]
+
+    try:
+        return examine(fleet, names, open_one)
+    finally:
+        for host in opened:
+            host.close()
+
+
+def _show(findings: "Sequence[Finding]", as_json: bool) -> None:
+    if as_json:
+        render.json_line({"findings": [one._asdict() for one in findings]})
+        return
+    width = max((len(one.host) for one in findings), default=0)
+    for one in findings:
+        render.data(f"{one.level:<4}  {one.host:<{width}}  {one.check:<10}  {one.saw}")
+        if one.todo:
+            render.data(f"{'':<{width + 20}}-> {one.todo}")
+    counts = {
+        level: sum(one.level == level for one in findings) for level in ("ok", "warn", "fail")
+    }
+    render.note(", ".join(f"{n} {level}" for level, n in counts.items()))
