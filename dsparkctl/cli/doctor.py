@@ -3,6 +3,7 @@
 Shows what `rollout.doctor` found. To add a command: a module with a Typer `app`, and a line here.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,6 +82,8 @@ def _examine(fleet: "Fleet", names: Sequence[str]) -> "list[Finding]":
 
 
 def _show(findings: "Sequence[Finding]", as_json: bool) -> None:
+    from dsparkctl.rollout.doctor.finding import Level
+
     if as_json:
         render.json_line({"findings": [one._asdict() for one in findings]})
         return
@@ -89,7 +92,5 @@ def _show(findings: "Sequence[Finding]", as_json: bool) -> None:
         render.data(f"{one.level:<4}  {one.host:<{width}}  {one.check:<10}  {one.saw}")
         if one.todo:
             render.data(f"{'':<{width + 20}}-> {one.todo}")
-    counts = {
-        level: sum(one.level == level for one in findings) for level in ("ok", "warn", "fail")
-    }
-    render.note(", ".join(f"{n} {level}" for level, n in counts.items()))
+    levels = Counter(one.level for one in findings)
+    render.note(", ".join(f"{levels[level]} {level}" for level in Level))

@@ -54,7 +54,8 @@ def send(asked: dict[str, Any], until_s: float) -> dict[str, Any]:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             found["rtt_us"] = [_round(sock, b"\0", until_s) for _ in range(N_RTT)]
             for n_bytes, n_rounds in asked["sizes"]:
-                payload, us = bytes(n_bytes), []
+                payload = bytes(n_bytes)
+                us: list[float] = []
                 found["rounds"].append({"n_bytes": n_bytes, "us": us})
                 enough_s = time.monotonic() + EACH_S
                 _round(sock, payload, until_s)  # opens TCP's window

@@ -83,13 +83,12 @@ def _rate(part: Part, expected_gbit: float, gbit: float, shown: str) -> Finding:
 
 
 def clocks(logins: Mapping[str, Login], reference: str) -> Iterator[Finding]:
-    """Each host's clock against one of them, no surer than the way there and back lets us be."""
+    """Each host's clock against one of them, that one's against this machine's; no surer than the
+    way there and back lets us be."""
     known = {host: one.offset_s for host, one in logins.items() if one.offset_s is not None}
-    base = known.get(reference, (0.0, 0.0))
-    name = reference if reference in known else HERE
     for host, (least_s, most_s) in known.items():
-        if host == name:
-            continue
+        name = reference if reference in known and host != reference else HERE
+        base = known[name] if name != HERE else (0.0, 0.0)
         low_s, high_s = least_s - base[1], most_s - base[0]
         sure_s = max(low_s, -high_s, 0.0)
         if sure_s > MAX_SKEW_S:

@@ -11,7 +11,7 @@ MAX_ENTRIES = 10_000
 
 def disks(paths: list[str]) -> dict[str, object]:
     """By path: the filesystem on which it lies, or would lie once it is made."""
-    found = {}
+    found: dict[str, object] = {}
     for path in paths:
         at = path
         while not os.path.exists(at) and at != "/":  # noqa: PTH110
