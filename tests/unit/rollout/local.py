@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +20,6 @@ class LocalHost:
     """In front of every command: `ip netns exec NAME`."""
     noise: bytes = b""
     """What the account's shell prints before every command's own output."""
-    path: str | None = None
-    """PATH, where another one is meant."""
     sudo_error: HostError | None = None
     lost: HostError | None = None
     """Raised by every verb."""
@@ -40,7 +39,8 @@ class LocalHost:
         if as_root and self.sudo_error is not None:
             raise self.sudo_error
         self.ran.append(tuple(argv))
-        env = dict(os.environ) | ({"PATH": self.path} if self.path else {})
+        # Its python3 is the one that runs the tests; what is installed there is not looked at.
+        env = dict(os.environ) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         env.pop("PYTHONPATH", None)
         command = (*self.prefix, *argv)
         try:
@@ -61,7 +61,8 @@ class LocalHost:
     ) -> Ran:
         ran = self.run(argv, stdin=stdin, as_root=as_root, timeout_s=timeout_s)
         if ran.code:
-            raise CommandFailed(f"{self.name}: {argv[0]} ended with {ran.code}", ran)
+            said = ran.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            raise CommandFailed(f"{self.name}: {argv[0]} ended with {ran.code}: {said}", ran)
         return ran
 
     def connect(self, address: str, port: int, *, timeout_s: float) -> socket.socket:
