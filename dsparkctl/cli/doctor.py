@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 COMMANDS: dict[str, Entry] = {}
 
-app = new_app("Examine the hosts of dspark.yaml.", cls=lazy_group(COMMANDS))
+app = new_app(cls=lazy_group(COMMANDS))
 
 Limit = Annotated[
     list[str] | None,

@@ -11,12 +11,12 @@ SHOW = "dsparkctl.rollout.ping_program"
 
 
 def run(program: bytes, *args: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, *PYTHON[1:], *args]
+    command = [sys.executable, "-S", *PYTHON[1:], *args]  # -S: no installed package at all
     return subprocess.run(command, input=program, capture_output=True, cwd=cwd, check=False)
 
 
 def test_it_runs_where_nothing_of_ours_is_installed_and_leaves_nothing(tmp_path: Path) -> None:
-    """-I keeps the environment's own dsparkctl out as little as a namesake in the folder."""
+    """Nor does a namesake in the account's folder count."""
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     asked = (
         '{"endpoint": "tcp://127.0.0.1:1", "within_s": 5,'
@@ -29,7 +29,7 @@ def test_it_runs_where_nothing_of_ours_is_installed_and_leaves_nothing(tmp_path:
 
 
 def test_a_parcel_that_forgets_a_room_says_so(tmp_path: Path) -> None:
-    """What travels is what was named: an installed dsparkctl never steps in."""
+    """What travels is what was named."""
     done = run(parcel(SHOW, LIGHT[:1]), "{}", cwd=tmp_path)
     assert b"No module named 'dsparkctl.net'" in done.stderr
 
