@@ -80,7 +80,7 @@ def test_one_end_fell_back_to_1500(link: Cable) -> None:
         "fail spark-a ping: small packets reach 10.202.28.1, 9000 bytes in one piece do not: "
     )
     (theirs,) = of("x86host", "ping", found)
-    assert re.search("do not: .*(too long|mtu)", theirs)
+    assert "one piece do not: ping: local error: message too long" in theirs
 
 
 def test_the_sparks_address_is_missing(link: Cable) -> None:
@@ -104,6 +104,17 @@ def test_the_route_leads_over_another_interface(link: Cable) -> None:
         "fail spark-a route: to 10.202.28.1 it leads over lan0, 10.202.28.2 is on link0"
         " -> sudo ip route replace 10.202.28.1/32 dev link0 src 10.202.28.2"
     ]
+
+
+def test_the_route_is_the_one_that_our_own_address_takes(link: Cable) -> None:
+    """A rule about the source leads elsewhere, whatever the main table says."""
+    link.at_spark("ip", "link", "add", "lan0", "type", "veth", "peer", "name", "lan1")
+    for name in ("lan0", "lan1"):
+        link.at_spark("ip", "link", "set", name, "up")
+    link.at_spark("ip", "route", "add", "10.202.28.1/32", "dev", "lan0", "table", "77")
+    link.at_spark("ip", "rule", "add", "from", "10.202.28.2", "table", "77")
+    (found,) = of("spark-a", "route", looked_at(link))
+    assert found.startswith("fail spark-a route: to 10.202.28.1 it leads over lan0")
 
 
 @pytest.mark.parametrize(
