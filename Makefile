@@ -39,6 +39,7 @@ bench: setup ## the figures of benchmarks/README.md
 	$(BIN)/python benchmarks/codec.py
 	$(BIN)/python benchmarks/identity_hash.py
 	$(BIN)/python benchmarks/gil.py
+	$(BIN)/python benchmarks/exl3_decode.py
 
 setup: $(VENV)/installed
 

@@ -1,4 +1,4 @@
-"""The header of a safetensors file, checked against the file itself before anything is mapped.
+"""The header of a safetensors file, checked against the file itself before data is read.
 
 Decides whether a file is whole: its length field, its JSON, every shape against its byte range, the
 ranges against each other, and their end against the file's size. A truncated download, bytes behind

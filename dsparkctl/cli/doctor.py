@@ -13,8 +13,9 @@ from dsparkctl.cli import render
 from dsparkctl.cli.endpoints import ConfigFile
 from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.group import Entry, lazy_group, new_app
-from dsparkctl.cli.reach import open_host
+from dsparkctl.cli.ssh import HostKey, open_host
 from dsparkctl.config import defaults
+from dsparkctl.rollout.ssh.known_hosts import Trust
 
 if TYPE_CHECKING:
     from dsparkctl.config.fleet import Fleet
@@ -34,6 +35,7 @@ Limit = Annotated[
 def doctor(
     context: typer.Context,
     limit: Limit = None,
+    host_key: HostKey = Trust.STRICT,
     config: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
 ) -> None:
@@ -48,7 +50,7 @@ def doctor(
     from dsparkctl.rollout.doctor.finding import exit_code
 
     fleet = load_fleet(config or defaults.CONFIG)
-    findings = _examine(fleet, _names(fleet, limit or []))
+    findings = _examine(fleet, _names(fleet, limit or []), host_key)
     _show(findings, as_json)
     raise typer.Exit(exit_code(findings))
 
@@ -64,14 +66,14 @@ def _names(fleet: "Fleet", limit: Sequence[str]) -> list[str]:
     return [name for name in fleet.hosts if not limit or name in limit]
 
 
-def _examine(fleet: "Fleet", names: Sequence[str]) -> "list[Finding]":
+def _examine(fleet: "Fleet", names: Sequence[str], trust: Trust) -> "list[Finding]":
     from dsparkctl.rollout.doctor.examine import examine
     from dsparkctl.rollout.host import Host
 
     opened: list[Host] = []
 
     def open_one(name: str) -> Host:
-        opened.append(open_host(fleet, name))
+        opened.append(open_host(fleet, name, trust))
         return opened[-1]
 
     try:

@@ -212,8 +212,10 @@ def _fleet(config: Path | None) -> "Fleet | None":
 
 
 def open_host(fleet: "Fleet | None", name: str) -> "Host":
-    """A host of the configuration, or, under a name that it does not know, an ssh alias."""
-    raise NotImplementedError
+    """The same as `cli.ssh`; paramiko is slow to load, and only a way through SSH pays for it."""
+    from dsparkctl.cli import ssh
+
+    return ssh.open_host(fleet, name)
 
 
 def _is_address(name: str) -> bool:

@@ -101,9 +101,14 @@ def _mode(path: Path) -> int:
     try:
         return path.stat().st_mode & 0o7777
     except FileNotFoundError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
+        return 0o666 & ~umask()
+
+
+def umask() -> int:
+    """This process's; the kernel tells it only to who sets another."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _sync_directory(directory: Path) -> None:

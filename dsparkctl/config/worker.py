@@ -40,6 +40,9 @@ class WorkerSettings(Section):
         max_length=16,
         description="where probe, stats and reset connect (R37); may also be a link address (R38)",
     )
+    wait_for_address_s: int = Field(
+        0, ge=0, le=31_536_000, description="how long to wait for an address that is not there yet"
+    )
     device: str = Field("cpu", pattern=r"^(cpu|cuda:[0-9]{1,3})$", description="cpu or cuda:N")
     dtype: Literal["float32", "bfloat16"] | None = Field(
         None, description="of the arithmetic; by itself float32 on cpu, bfloat16 on CUDA"

@@ -25,12 +25,11 @@ _BEHIND: Final = 1
 
 
 class TcpLink:
-    """A connection to one listener; made by `dial_tcp`. A `Link`."""
+    """A connection to one listener, made by `dial_tcp`, or any other stream that leads there. A
+    `Link`."""
 
     def __init__(self, sock: socket.socket, endpoint: Endpoint) -> None:
         sock.setblocking(False)
-        if sock.family != socket.AF_UNIX:  # the near end of a tunnel may be one
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._endpoint = endpoint
         self._sock = sock
         self._poll = select.poll()
@@ -140,6 +139,7 @@ def dial_tcp(endpoint: Endpoint, deadline: Deadline) -> TcpLink:
             continue
         try:
             _connect(sock, endpoint, address, deadline)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return TcpLink(sock, endpoint)
         except TimeoutError:
             sock.close()

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple, Protocol
 
 Progress = Callable[[int, int], None]
-"""Told the bytes that are confirmed on the host so far, and all of them."""
+"""Told the bytes that are on their way or there, and all of them."""
 
 
 class HostError(Exception):

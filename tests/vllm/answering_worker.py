@@ -25,6 +25,7 @@ from dspark_worker.desk import Desk
 from dspark_worker.drafter import Append, Draft, DraftRequest, Fault
 from dspark_worker.selftest import SelfTest
 from dspark_worker.server import Server
+from dspark_worker.service import Service
 from dspark_worker.sockets import bound, listening
 from dsparkctl.config.hello import HelloParams
 from dsparkctl.contract.endpoint import Endpoint
@@ -123,6 +124,7 @@ def _run(target: Path, texts: Path, data_port: int, admin_port: int) -> None:
         max_message_bytes=MAX_MESSAGE_BYTES,
         spin_us=0,
         now=clock,
+        service=Service({}, pid=0),
     )
     ready = f"{listening(data)} {listening(admin)}"
     sys.stdout.write(f"{ready}\n")

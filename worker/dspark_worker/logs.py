@@ -62,11 +62,16 @@ class Unhindered(logging.StreamHandler[TextIO]):
 
 
 def configure(*, as_json: bool) -> None:
-    """Send the process's log to stderr."""
+    """Send the process's log to stderr: what the worker does, and what others warn of.
+
+    torch tells of caches of its own, at INFO, when a process ends.
+    """
     handler = Unhindered(sys.stderr)
     handler.addFilter(Sparse())
     if as_json:
         handler.setFormatter(JsonLines())
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    for ours in ("dspark_worker", "dsparkctl"):
+        logging.getLogger(ours).setLevel(logging.INFO)

@@ -5,6 +5,7 @@ Decides how flags and a file come together (a flag wins). What a value may be is
 """
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -14,6 +15,8 @@ from pydantic_core import PydanticUndefined
 
 from dsparkctl.config.source import load_fleet
 from dsparkctl.config.worker import WorkerSettings
+
+_INTEGER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 
 _METAVARS = {
     "checkpoint": "DIR",
@@ -92,7 +95,7 @@ def _line(at: Sequence[int | str], fault: Any) -> str:
 
 def _number_or_text(text: str) -> int | str:
     """A key's type is checked by its model; here an integer is only told from a word."""
-    return int(text) if text.isascii() and text.isdecimal() else text
+    return int(text) if _INTEGER.fullmatch(text) else text
 
 
 def _metavar(name: str, kind: Any) -> str:

@@ -194,11 +194,14 @@ def _change(path: Path, then: Stamp, sha256: str) -> str:
         return f"{error} (it was hashed before it was loaded: {sha256})"
     if now == then:
         return ""
-    what = f"now {now.n_bytes} bytes, then {then.n_bytes}" if now[0] != then[0] else "written to"
-    return (
-        f"{path}: changed after it was hashed ({what}): sha256 is {_digest_now(path)}, it was "
-        f"{sha256}; start again when it is at rest"
-    )
+    digest = _digest_now(path)
+    if digest == sha256:
+        found = f"its bytes are the same again, sha256 {sha256}"
+    elif now.n_bytes != then.n_bytes:
+        found = f"now {now.n_bytes} bytes, then {then.n_bytes}; sha256 is {digest}, it was {sha256}"
+    else:
+        found = f"sha256 is {digest}, it was {sha256}"
+    return f"{path}: changed after it was hashed: {found}; start again when it is at rest"
 
 
 def _digest_now(path: Path) -> str:

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dspark_worker.choice import Chosen, choose_drafter
@@ -21,7 +21,8 @@ from dspark_worker.memory import rss_bytes
 from dspark_worker.provenance import prove
 from dspark_worker.selftest import SelfTest
 from dspark_worker.server import Server
-from dspark_worker.sockets import bound, listening
+from dspark_worker.service import Service
+from dspark_worker.sockets import bound_in_time, listening
 from dsparkctl import CONTRACT_VERSION, __version__
 from dsparkctl.checkpoint.errors import CheckpointError
 from dsparkctl.checkpoint.files import find_files
@@ -46,9 +47,17 @@ def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
     """Serve until SIGTERM (exit status 0) or SIGINT (130); every reason not to start is raised."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop_loading)
-    with contextlib.ExitStack() as sockets:
-        data = sockets.enter_context(bound(settings.listen))
-        admin = [sockets.enter_context(bound(endpoint)) for endpoint in settings.admin]
+    service = Service.of_this_process()
+    with contextlib.ExitStack() as sockets, contextlib.ExitStack() as start:
+        wait = _Waiting(service)
+        data, *admin = (
+            sockets.enter_context(
+                bound_in_time(endpoint, settings.wait_for_address_s, waiting=wait.on(endpoint))
+            )
+            for endpoint in (settings.listen, *settings.admin)
+        )
+        service.status("proving and loading the checkpoint")
+        start.enter_context(service.starting())
         own, chosen = _load(settings)
         desk = Desk(
             own,
@@ -71,6 +80,7 @@ def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
                 max_message_bytes=n_bytes,
                 spin_us=settings.spin_us,
                 now=_now,
+                service=service,
             )
         except OSError as error:
             raise LoadError(
@@ -80,8 +90,32 @@ def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
         _say_ready(
             own, chosen, listening(data), [listening(s) for s in admin], as_json=ready_as_json
         )
+        start.close()
+        service.ready(f"{chosen.drafter.backend} on {chosen.device}, drafts for {settings.listen}")
         server.serve()
         return 128 + signal.SIGINT if signal.SIGINT in caught else 0
+
+
+class _Waiting:
+    """What a wait for an address says: a line at its beginning, and to the service manager."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._said: set[Endpoint] = set()
+
+    def on(self, endpoint: Endpoint) -> Callable[[float], None]:
+        def waiting(left_s: float) -> None:
+            self._service.more_time()
+            if endpoint not in self._said:
+                self._said.add(endpoint)
+                self._service.status(f"waiting for {endpoint.host} to be an address of this host")
+                log.warning(
+                    "%s is no address of this host yet; waiting for it, %.0f s at most",
+                    endpoint.host,
+                    left_s,
+                )
+
+        return waiting
 
 
 def _load(settings: WorkerSettings) -> tuple[Hello, Chosen]:

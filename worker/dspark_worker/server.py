@@ -16,6 +16,7 @@ from dspark_worker.admin_link import AdminLink
 from dspark_worker.data_link import DataLink, ReceiveBuffer
 from dspark_worker.desk import Desk
 from dspark_worker.selftest import SelfTest
+from dspark_worker.service import Service
 from dspark_worker.sockets import accepted
 from dsparkctl.contract.errors import WireError
 
@@ -45,11 +46,13 @@ class Server:
         max_message_bytes: int,
         spin_us: int,
         now: Callable[[], float],
+        service: Service,
     ) -> None:
         self._desk = desk
         self._self_test = self_test
         self._data = data
         self._now = now
+        self._service = service
         self._spin_s = spin_us / 1e6
         self._buffer = ReceiveBuffer(max_message_bytes)
         self._link: DataLink | None = None
@@ -72,6 +75,7 @@ class Server:
     def serve(self) -> None:
         """Answer messages until `stop`, then close every socket."""
         while not self._stopping:
+            self._service.alive(self._now())
             # Between two spins everybody else gets a look, however busy the engine is.
             heard = self._link is not None and self._spin(self._link)
             ready = dict(self._poll.poll(0 if heard else self._sleep_ms()))
@@ -81,12 +85,15 @@ class Server:
             elif self._data.fileno() not in ready or not self._welcome_engine():
                 self._hear(ready)
                 self._test_when_idle()
+        self._service.stopping()
         self._close()
 
     def _sleep_ms(self) -> float:
         now = self._now()
         due_at = max(self._heard_at + _QUIET_S, self._tested_at + _SELF_TEST_EVERY_S)
-        return max(1.0, (due_at - now) * 1e3)
+        beat_s = self._service.beat_every_s  # an idle worker is healthy, and has to say so
+        wait_s = due_at - now if beat_s is None else min(due_at - now, beat_s)
+        return max(1.0, wait_s * 1e3)
 
     def _hear(self, ready: dict[int, int]) -> None:
         link = self._link

@@ -1,20 +1,28 @@
 """Listening sockets: bind first, listen when the worker can draft.
 
-Decides the options of a socket. Between the two calls the address is taken but refuses every
-connection, so that a busy port is found out before minutes of loading and nothing answers until
-the worker can.
+Decides the options of a socket, and what it is to wait for an address. Between the two calls the
+address is taken but refuses every connection, so that a busy port is found out before minutes of
+loading and nothing answers until the worker can.
 """
 
+import errno
 import socket
 import struct
+import time
+from collections.abc import Callable
 
 from dsparkctl.contract.endpoint import Endpoint
 
 _BACKLOG = 128
+_ADDRESS_EVERY_S = 0.5
 
 
 class ListenError(Exception):
     """An address on which nothing can listen; one line."""
+
+
+class NoSuchAddress(ListenError):  # noqa: N818 -- what is missing
+    """This machine does not have the address, or not yet: a link that is down has none."""
 
 
 def bound(endpoint: Endpoint) -> socket.socket:
@@ -35,8 +43,36 @@ def bound(endpoint: Endpoint) -> socket.socket:
         sock.bind(address)
     except OSError as error:
         sock.close()
-        raise ListenError(f"cannot listen on {endpoint}: {error.strerror or error}") from error
+        missing = error.errno == errno.EADDRNOTAVAIL
+        raise (NoSuchAddress if missing else ListenError)(
+            f"cannot listen on {endpoint}: {error.strerror or error}"
+        ) from error
     return sock
+
+
+def bound_in_time(
+    endpoint: Endpoint,
+    wait_s: float,
+    *,
+    waiting: Callable[[float], None],
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> socket.socket:
+    """`bound`, for at most `wait_s` seconds again and again while the address is missing.
+
+    Network targets are reached before links have their addresses, and cables get plugged in later
+    still. `waiting` is told before every pause how many seconds are left.
+    """
+    end_s = now() + wait_s
+    while True:
+        try:
+            return bound(endpoint)
+        except NoSuchAddress:
+            left_s = end_s - now()
+            if left_s <= 0:
+                raise
+            waiting(left_s)
+            sleep(min(_ADDRESS_EVERY_S, left_s))
 
 
 def listening(sock: socket.socket) -> Endpoint:

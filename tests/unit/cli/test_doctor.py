@@ -21,7 +21,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[LocalHost]:
     Path("dspark.yaml").write_text(YAML)
     hosts: list[LocalHost] = []
 
-    def open_one(_fleet: object, name: str) -> Host:
+    def open_one(_fleet: object, name: str, _trust: object) -> Host:
         if name == "spark-b":
             raise SshError("spark-b: no answer within 10 s")
         hosts.append(LocalHost(name))

@@ -104,6 +104,7 @@ def test_configure_sends_info_to_stderr_and_not_debug(
             logs.configure(as_json=as_json)
             logging.getLogger("dspark_worker").debug("hidden")
             logging.getLogger("dspark_worker").info("shown %d", 1)
+            logging.getLogger("torch").info("hidden: nobody asked for it")
         finally:
             root.handlers = before
             root.setLevel(level)

@@ -74,6 +74,12 @@ def test_a_flag_wins_over_the_file_and_the_rest_comes_from_it(tmp_path: Path) ->
         (("--checkpoint", "C"), "--receipt FILE"),
         ((*REQUIRED, "--max-slots", "0"), "--max-slots: "),
         ((*REQUIRED, "--max-slots", "x"), "--max-slots: "),
+        (
+            (*REQUIRED, "--weight-cache-mb", "-1"),
+            "--weight-cache-mb: input should be greater than or equal to 0, got -1",
+        ),
+        ((*REQUIRED, "--max-slots", "9" * 20), "--max-slots: input should be less than or equal"),
+        ((*REQUIRED, "--max-slots", "9" * 9999), "--max-slots: "),
         ((*REQUIRED, "--listen", "tcp://0.0.0.0:1"), "--allow-any-address"),
         ((*REQUIRED, "--listen", "o1tcp://127.0.0.1:1"), "--listen: "),
         ((*REQUIRED, "--admin", "tcp://127.0.0.1:18620"), "--admin: "),

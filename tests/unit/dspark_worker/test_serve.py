@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from dspark_worker import serve as serve_module
 from dspark_worker.choice import Chosen, choose_drafter
+from dspark_worker.model.shard import Shard
 from dspark_worker.provenance import IdentityMismatch
 from dspark_worker.serve import LoadError, serve
 from dspark_worker.sockets import ListenError
@@ -135,6 +137,29 @@ def test_6_7_a_change_that_the_loader_trips_over_is_told_as_a_change(
     monkeypatch.setattr(serve_module, "choose_drafter", meanwhile)
     with pytest.raises(IdentityMismatch, match=r"model\.safetensors: .*hashed"):
         serve_module._load(given)
+
+
+@pytest.mark.parametrize("nth", [1, 5, 20])
+def test_6_7_a_shard_that_is_cut_between_two_of_its_tensors_is_told_as_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """EXL3 specification §10: one that is mapped would end the process by SIGBUS here."""
+    given = settings(
+        checkpoint=copied(tmp_path), hash_cache=tmp_path / "hashes.json", drafter="torch"
+    )
+    shard, n_taken, take = tmp_path / "model.safetensors", 0, Shard.take
+
+    def meanwhile(self: Shard, name: str) -> Tensor:
+        nonlocal n_taken
+        n_taken += 1
+        if n_taken == nth:
+            os.truncate(shard, shard.stat().st_size // 3)
+        return take(self, name)
+
+    monkeypatch.setattr(Shard, "take", meanwhile)
+    with pytest.raises(IdentityMismatch, match=r"model\.safetensors: changed after it was hashed"):
+        serve_module._load(given)
+    assert n_taken >= nth
 
 
 def test_6_7_nothing_of_the_checkpoint_is_read_before_it_is_proven(

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from dspark_worker import server as server_module
 from dspark_worker.desk import Desk
 from dspark_worker.selftest import SelfTest
 from dspark_worker.server import Server
+from dspark_worker.service import Service
 from dspark_worker.sockets import bound, listening
 from dsparkctl.contract.codes import Op
 from dsparkctl.contract.endpoint import Endpoint
@@ -25,13 +27,14 @@ PING = prefix(32) + frame(Op.PING, 7, 0)
 class Running:
     """A server in a thread of its own, on a fake drafter."""
 
-    def __init__(self, spin_us: int = 0) -> None:
+    def __init__(self, spin_us: int = 0, service: Service | None = None) -> None:
         self.drafter = FakeDrafter()
         desk = Desk(OWN, self.drafter, worker_name="w", clock=time.perf_counter)
         data, admin = (bound(Endpoint("tcp", "127.0.0.1", 0)) for _ in range(2))
         self.server = Server(
             desk, SelfTest(OWN, self.drafter), data=data, admin=[admin],
             max_message_bytes=4096, spin_us=spin_us, now=time.perf_counter,
+            service=service or Service({}, pid=0),
         )  # fmt: skip
         self.data, self.admin = listening(data), listening(admin)
         self.thread = threading.Thread(target=self.server.serve)
@@ -133,3 +136,19 @@ def test_without_a_free_descriptor_the_engine_is_still_heard(
             engine.sendall(PING)
             assert len(engine.recv(36)) == 36
             monkeypatch.undo()
+
+
+def test_an_idle_worker_feeds_the_watchdog_and_says_when_it_stops(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(5)
+        named = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "100000"}
+        running = Running(service=Service(named, pid=1))
+        beats = [manager.recv(64) for _ in range(3)]
+        running.server.stop()
+        running.thread.join(5)
+        assert beats == [b"WATCHDOG=1"] * 3
+        said = manager.recv(64)
+        while said == b"WATCHDOG=1":
+            said = manager.recv(64)
+        assert said.startswith(b"STOPPING=1")

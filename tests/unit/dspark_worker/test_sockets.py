@@ -4,7 +4,15 @@ import socket
 
 import pytest
 
-from dspark_worker.sockets import ListenError, accepted, bound, listening
+from dspark_worker import sockets as sockets_module
+from dspark_worker.sockets import (
+    ListenError,
+    NoSuchAddress,
+    accepted,
+    bound,
+    bound_in_time,
+    listening,
+)
 from dsparkctl.contract.endpoint import Endpoint
 
 ANY_PORT = Endpoint("tcp", "127.0.0.1", 0)
@@ -56,3 +64,63 @@ def test_an_address_of_another_machine_is_one_line(host: str) -> None:
         bound(Endpoint("tcp", host, 1))
     assert f"tcp://{host}:1" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+NOBODYS = Endpoint("tcp", "192.0.2.1", 0)
+"""An address for documentation: no machine has it (RFC 5737)."""
+
+
+class Clock:
+    """Stands still but for pauses."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.left_s: list[float] = []
+
+    def now(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def bound(self, endpoint: Endpoint, wait_s: float) -> socket.socket:
+        return bound_in_time(
+            endpoint, wait_s, waiting=self.left_s.append, now=self.now, sleep=self.sleep
+        )
+
+
+def test_an_address_that_never_comes_is_waited_for_no_longer_than_was_said() -> None:
+    clock = Clock()
+    with pytest.raises(NoSuchAddress, match=f"cannot listen on {NOBODYS}"):
+        clock.bound(NOBODYS, 2.2)
+    assert clock.now_s == pytest.approx(2.2)
+    assert clock.left_s == pytest.approx([2.2, 1.7, 1.2, 0.7, 0.2])
+
+
+def test_without_a_wait_a_missing_address_is_told_at_once() -> None:
+    clock = Clock()
+    with pytest.raises(NoSuchAddress):
+        clock.bound(NOBODYS, 0)
+    assert clock.left_s == []
+
+
+def test_a_link_that_gets_its_address_later_is_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+
+    def bound_at_3_s(endpoint: Endpoint) -> socket.socket:
+        return bound(NOBODYS if clock.now_s < 3 else endpoint)
+
+    monkeypatch.setattr(sockets_module, "bound", bound_at_3_s)
+    with clock.bound(ANY_PORT, 60) as sock:
+        assert sock.getsockname()[0] == "127.0.0.1"
+    assert clock.now_s == 3
+
+
+def test_a_busy_port_is_not_waited_for() -> None:
+    clock = Clock()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(ListenError, match="in use"),
+    ):
+        clock.bound(Endpoint("tcp", "127.0.0.1", taken.getsockname()[1]), 60)
+    assert clock.left_s == []

@@ -1,12 +1,16 @@
 """`python -m dspark_worker dequantize|convert`: files, exit codes, one line for what is wrong."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from dspark_worker.__main__ import main
+from dspark_worker.model.shard import Shard
+from dsparkctl.checkpoint.errors import CheckpointError
 from dsparkctl.exits import Exit
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "exl3" / "mul1_k5_256x384.safetensors"
@@ -92,3 +96,40 @@ def test_a_copy_into_a_folder_that_holds_something_is_refused(
         capsys.readouterr().err
         == f"{tmp_path}: is not empty; a copy goes into a folder of its own\n"
     )
+
+
+def test_a_copy_into_its_own_source_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "checkpoint"
+    shutil.copytree(EXL3, source)
+    names = {path.name for path in source.iterdir()}
+    assert main(["convert", str(source), str(source / "dense"), "--to", "f32"]) == Exit.FAILED
+    assert capsys.readouterr().err.startswith(f"{source / 'dense'}: lies in the checkpoint")
+    assert {path.name for path in source.iterdir()} == names
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_copy_that_fails_leaves_everything_as_it_was(
+    is_there: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "dense"
+    if is_there:
+        out.mkdir()
+    n_taken, take = 0, Shard.take
+
+    def fails(self: Shard, name: str) -> Tensor:
+        nonlocal n_taken
+        n_taken += 1
+        if n_taken == 9:
+            raise CheckpointError("the disk went away")
+        return take(self, name)
+
+    monkeypatch.setattr(Shard, "take", fails)
+    assert main(["convert", str(EXL3), str(out), "--to", "f32"]) == Exit.FAILED
+    assert capsys.readouterr().err == "the disk went away\n"
+    assert list(tmp_path.iterdir()) == ([out] if is_there else [])
+    assert not is_there or list(out.iterdir()) == []

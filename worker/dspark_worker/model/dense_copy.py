@@ -7,7 +7,10 @@ another set of files.
 """
 
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -22,15 +25,16 @@ from dsparkctl.checkpoint.model_config import read_model_config
 from dsparkctl.checkpoint.strict_json import read_json_object
 from dsparkctl.checkpoint.tensors import expected_tensors
 from dsparkctl.config.errors import WriteError
-from dsparkctl.config.files import write_whole
+from dsparkctl.config.files import umask, write_whole
 
 SHARD = "model.safetensors"
 
 
 def write_dense_copy(directory: Path, out: Path, to: str) -> int:
-    """Write the copy into `out`, an empty or new folder; returns the bytes of its shard.
+    """Write the copy to `out`, an empty or new folder; returns the bytes of its shard.
 
-    `to` is BF16 or F32. CheckpointError or WriteError, one line, when it cannot be.
+    `to` is BF16 or F32. CheckpointError or WriteError, one line, when it cannot be; `out` is then
+    as it was.
     """
     files = find_files(directory)
     config = read_model_config(files)
@@ -46,26 +50,42 @@ def write_dense_copy(directory: Path, out: Path, to: str) -> int:
         plan.append(Planned(expected.name, dtype, expected.shape))
     cpu = torch.device("cpu")
     cache = DecodedCache(0, torch.float32, cpu)
-    with open_weights(files, config, cpu, torch.float32, cache) as weights:
-        _make_folder(out)
+    with (
+        _whole_folder(out, source=directory) as folder,
+        open_weights(files, config, cpu, torch.float32, cache) as weights,
+    ):
 
         def unpacked() -> Iterator[Tensor]:
             for planned in plan:
                 yield weights.matrix(planned.name, DTYPES[planned.dtype])
 
-        write_shard(out / SHARD, plan, unpacked())
+        write_shard(folder / SHARD, plan, unpacked())
         weights.finish()
-    _write_configs(files, out)
+        _write_configs(files, folder)
     return sum(planned.n_bytes for planned in plan)
 
 
-def _make_folder(out: Path) -> None:
+@contextmanager
+def _whole_folder(out: Path, *, source: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes `out` when the block ends well and goes when it does not."""
+    out = out.resolve()
+    if out.is_relative_to(source.resolve()):
+        raise WriteError(f"{out}: lies in the checkpoint; a copy goes into a folder of its own")
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
+        if out.exists() and any(out.iterdir()):
             raise WriteError(f"{out}: is not empty; a copy goes into a folder of its own")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".dspark.", dir=out.parent))
     except OSError as error:
         raise WriteError(f"{out}: cannot be written: {error.strerror}") from None
+    try:
+        yield folder
+        folder.chmod(0o777 & ~umask())
+        folder.replace(out)  # an empty folder may be replaced, a full one may not
+    except OSError as error:
+        raise WriteError(f"{out}: cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_configs(files: CheckpointFiles, out: Path) -> None:

@@ -1,7 +1,7 @@
 """The checkpoint's tensors, handed out once each (model specification §2, pitfalls 1, 2, 10, 12).
 
 Opening refuses every checkpoint that is not exactly the model: headers are checked against the
-files before one is mapped, then names, shapes and dtypes against the table. After that each tensor
+files before data is read, then names, shapes and dtypes against the table. After that each tensor
 is taken exactly once, by its whole name; a second taking is our own mistake, and so is a tensor
 that nobody took: `finish` says so. Order of shards and of tensors in them means nothing.
 """
@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dspark_worker.model.dequant import fp4_packed, fp8_tiles
@@ -21,6 +19,7 @@ from dspark_worker.model.exl3.cache import DecodedCache
 from dspark_worker.model.exl3.loading import Exl3Weights
 from dspark_worker.model.linear import GroupedLinear, Linear, PlainLinear
 from dspark_worker.model.norms import RmsNorm
+from dspark_worker.model.shard import Shard, open_shard
 from dsparkctl.checkpoint.errors import CheckpointError, wrong
 from dsparkctl.checkpoint.exl3_places import Exl3Weight
 from dsparkctl.checkpoint.files import CheckpointFiles
@@ -34,7 +33,7 @@ class Weights:
     def __init__(
         self,
         rows: dict[str, Row],
-        shards: dict[Path, Any],
+        shards: Mapping[Path, Shard],
         device: torch.device,
         dtype: torch.dtype,
         norm_eps: float,
@@ -66,8 +65,7 @@ class Weights:
                 unpacked = fp4_packed(self._take(name), self._take(scale_name))
             else:
                 unpacked = self._take(name)
-            # A copy, never a view of the mapped file: that one may be replaced under us.
-            loaded = unpacked.to(dtype or self.dtype, copy=True).contiguous()
+            loaded = unpacked.to(dtype or self.dtype).contiguous()
         if not loaded.isfinite().all():
             raise wrong(row.file, "holds values that are not finite", at=name)
         return loaded
@@ -116,8 +114,7 @@ class Weights:
 
     def _take_here(self, name: str) -> Tensor:
         """As it lies in the file, on the CPU."""
-        tensor: Tensor = self._shards[self._rows.pop(name).file].get_tensor(name)
-        return tensor
+        return self._shards[self._rows.pop(name).file].take(name)
 
     def _take(self, name: str) -> Tensor:
         return self._take_here(name).to(self.device)
@@ -139,12 +136,7 @@ def open_weights(
     for problem in inspection.problems:
         raise problem.error()
     with ExitStack() as stack:
-        shards: dict[Path, Any] = {}
-        for path in files.shards:
-            try:
-                shards[path] = stack.enter_context(safe_open(path, framework="pt"))
-            except (SafetensorError, OSError) as error:
-                raise wrong(path, f"cannot be mapped ({error})") from None
+        shards = {path: stack.enter_context(open_shard(path)) for path in files.shards}
         rows = {r.name: r for r in inspection.rows if r.format is not Format.IGNORED}
         exl3 = inspection.exl3_weights
         yield Weights(rows, shards, device, dtype, config.norm_eps, exl3, cache)
@@ -152,11 +144,9 @@ def open_weights(
 
 @contextmanager
 def _reading(file: Path, name: str) -> Iterator[None]:
-    """A shard that fails us, or memory that runs out, in whatever way it is said, in one line."""
+    """Memory that runs out, in whatever way it is said, in one line."""
     try:
         yield
-    except SafetensorError as error:
-        raise wrong(file, f"cannot be read ({error})", at=name) from None
     except (MemoryError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else "out of memory"
         raise wrong(file, f"cannot be held in memory ({reason})", at=name) from None

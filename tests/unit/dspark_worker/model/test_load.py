@@ -113,7 +113,7 @@ def test_the_vision_bias_may_be_absent(tmp_path: Path) -> None:
     assert tiny.draft(before, requests) == tiny.draft(after, requests)
 
 
-def test_a_truncated_shard_is_refused_before_it_is_mapped(tmp_path: Path) -> None:
+def test_a_truncated_shard_is_refused_before_its_data_is_read(tmp_path: Path) -> None:
     tiny.write(tmp_path)
     shard = tmp_path / "model.safetensors"
     shard.write_bytes(shard.read_bytes()[:-100])

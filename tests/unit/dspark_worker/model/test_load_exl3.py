@@ -257,7 +257,7 @@ def test_a_config_that_claims_another_k_is_refused(tmp_path: Path) -> None:
     assert load(tmp_path)
 
 
-def test_a_shard_cut_short_is_refused_before_it_is_mapped(tmp_path: Path) -> None:
+def test_a_shard_cut_short_is_refused_before_its_data_is_read(tmp_path: Path) -> None:
     write(tmp_path)
     data = (tmp_path / EXPERTS).read_bytes()
     (tmp_path / EXPERTS).write_bytes(data[:-1])

@@ -36,8 +36,7 @@ def read_packed(layer: Exl3Layer, take: Take, refuse: Refuse, device: torch.devi
     bias = _finite(layer, "bias", take, refuse) if "bias" in layer.suffixes else None
     trellis = take(layer.name("trellis"))
     return Packed(
-        # A copy, never a view of the mapped file: that one may be replaced under us.
-        trellis=trellis.view(torch.int16).to(device, copy=True).contiguous(),
+        trellis=trellis.view(torch.int16).to(device).contiguous(),
         codebook=layer.codebook,
         suh=suh.to(device),
         svh=svh.to(device),
@@ -62,4 +61,4 @@ def _finite(layer: Exl3Layer, suffix: str, take: Take, refuse: Refuse) -> Tensor
     values = take(layer.name(suffix)).float()
     if not values.isfinite().all():
         raise refuse(layer.name(suffix), "holds values that are not finite")
-    return values.clone()
+    return values

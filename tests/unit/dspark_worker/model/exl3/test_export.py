@@ -163,7 +163,7 @@ def edited_header(path: Path, edit: Callable[[dict[str, dict[str, object]]], Non
         (lambda h: h.pop("P.suh"), "unused"),
     ],
 )
-def test_a_header_that_lies_is_refused_before_anything_is_mapped(
+def test_a_header_that_lies_is_refused_before_data_is_read(
     tmp_path: Path, edit: Callable[[dict[str, dict[str, object]]], None], words: str
 ) -> None:
     path = file_of(tmp_path, layer())

@@ -135,6 +135,19 @@ def test_kernels_that_are_wrong_are_found_out_and_never_used(
         used("exllamav3")
 
 
+@pytest.mark.parametrize(("noise", "name"), [(0.0, "exllamav3"), (1e-6, "torch")])
+def test_a_layer_of_zeros_is_tested_like_any_other(
+    noise: float, name: str, installed: type[StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative deviation of nothing from nothing is none, and anything is too much."""
+    zeros = packed()._replace(svh=torch.zeros(128))
+    cache = DecodedCache(0, torch.float32, CPU)
+    forward = StandIn.forward
+    monkeypatch.setattr(StandIn, "forward", lambda *given: forward(*given) + noise)
+    found = {"w": Exl3Linear(zeros, 128, 128, cache, is_expert=False)}
+    assert choose_kernels("auto", found, CUDA) == name
+
+
 def test_each_kind_of_layer_is_tested_once_at_every_number_of_rows(
     installed: type[StandIn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
