@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 BIN = $(VENV)/bin
 VLLM_VENV = .venv-vllm
 
-.PHONY: help demo test test-vllm check fix sim bench setup clean
+.PHONY: help demo test test-hosts system-packages test-vllm check fix sim bench setup clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -18,6 +18,21 @@ demo: setup ## see a small engine speculate with a real worker's drafts
 
 test: setup ## every test
 	$(BIN)/python -m pytest
+
+test-hosts: setup .venv-ansible/installed ## three real systems that this machine boots (root; make system-packages)
+	cd ansible && PATH="$(abspath .venv-ansible/bin):$$PATH" ansible-lint --offline --profile production
+	$(BIN)/python -m pytest -m '' tests/hosts --durations=0
+
+.venv-ansible/installed: Makefile
+	$(PYTHON) -m venv .venv-ansible
+	.venv-ansible/bin/python -m pip install --quiet ansible-core==2.19.14 ansible-lint==26.10.1 \
+		molecule==26.10.0
+	touch $@
+
+system-packages: ## what tests of SSH and of real hosts need from Debian (root)
+	apt-get update -qq
+	apt-get install -y -qq --no-install-recommends openssh-server openssh-client sudo nftables \
+		iproute2 iputils-ping procps mmdebstrap systemd-container
 
 test-vllm: setup $(VLLM_VENV)/installed ## the real vLLM engine on a CPU with our hook (3 GB, minutes)
 	DSPARK_RIG_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest tests/vllm/check_engine.py
@@ -40,6 +55,7 @@ bench: setup ## the figures of benchmarks/README.md
 	$(BIN)/python benchmarks/identity_hash.py
 	$(BIN)/python benchmarks/gil.py
 	$(BIN)/python benchmarks/exl3_decode.py
+	PYTHONPATH=. $(BIN)/python benchmarks/upload.py
 
 setup: $(VENV)/installed
 
@@ -66,4 +82,4 @@ $(VLLM_VENV)/installed: tests/vllm/requirements.txt pyproject.toml Makefile
 	touch $@
 
 clean: ## remove the environment and every cache
-	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) .venv-ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -17,6 +17,8 @@ from dsparkctl.streams import open_missing
 
 PROGRAM = "dsparkctl"
 
+_RELEASES = "dsparkctl.cli.releases"
+
 COMMANDS = {
     "demo": Entry("dsparkctl.cli.demo", "See a small engine speculate with a worker's drafts."),
     "worker": Entry("dsparkctl.cli.worker", "Serve drafts, or replay a recorded case."),
@@ -25,6 +27,16 @@ COMMANDS = {
     "stats": Entry("dsparkctl.cli.stats", "Watch a worker's counters."),
     "reset": Entry("dsparkctl.cli.reset", "Discard windows of a worker's slots."),
     "doctor": Entry("dsparkctl.cli.doctor", "Examine the hosts of dspark.yaml."),
+    "deploy": Entry("dsparkctl.cli.deploy", "Put worker and checkpoint on their host."),
+    "status": Entry("dsparkctl.cli.status", "What runs where, and what differs."),
+    "drafting": Entry("dsparkctl.cli.drafting", "Switch drafting on and off, without a restart."),
+    "rollback": Entry(_RELEASES, "Go back to an earlier release.", "rollback_app"),
+    "releases": Entry(_RELEASES, "List the releases on the worker's host.", "releases_app"),
+    "history": Entry(_RELEASES, "What was done to it, and by whom.", "history_app"),
+    "logs": Entry(_RELEASES, "The worker's journal.", "logs_app"),
+    "lock": Entry(_RELEASES, "Who is deploying.", "lock_app"),
+    "undeploy": Entry(_RELEASES, "Remove the worker from its host.", "undeploy_app"),
+    "inventory": Entry("dsparkctl.cli.inventory", "dspark.yaml as an Ansible inventory."),
     "config": Entry("dsparkctl.cli.config", "Write, check and print dspark.yaml and HELLO."),
     "identity": Entry("dsparkctl.cli.identity", "Receipts: compute, verify and write identities."),
     "checkpoint": Entry("dsparkctl.cli.checkpoint", "Look into a checkpoint, and unpack it."),

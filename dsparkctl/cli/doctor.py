@@ -1,6 +1,6 @@
 """`dsparkctl doctor`: everything that a deploy, and then the engine, will need of the hosts.
 
-Shows what `rollout.doctor` found. To add a command: a module with a Typer `app`, and a line here.
+Shows what `rollout.doctor` found.
 """
 
 from collections import Counter
@@ -12,7 +12,8 @@ import typer
 from dsparkctl.cli import render
 from dsparkctl.cli.endpoints import ConfigFile
 from dsparkctl.cli.exits import Exit, Stop
-from dsparkctl.cli.group import Entry, lazy_group, new_app
+from dsparkctl.cli.group import new_app
+from dsparkctl.cli.remote import Json
 from dsparkctl.cli.ssh import HostKey, open_host
 from dsparkctl.config import defaults
 from dsparkctl.rollout.ssh.known_hosts import Trust
@@ -21,14 +22,20 @@ if TYPE_CHECKING:
     from dsparkctl.config.fleet import Fleet
     from dsparkctl.rollout.doctor.finding import Finding
 
-COMMANDS: dict[str, Entry] = {}
-
-app = new_app(cls=lazy_group(COMMANDS))
+app = new_app()
 
 Limit = Annotated[
     list[str] | None,
     typer.Option("--limit", metavar="HOST", help="Only this host (may be given again)."),
 ]
+
+
+@app.command()
+def env(host_key: HostKey = Trust.STRICT, config: ConfigFile = None, as_json: Json = False) -> None:
+    """Say of every VLLM_DSPARK_* variable on the Sparks whether any installed code reads it."""
+    from dsparkctl.cli.doctor_env import env as tell
+
+    tell(config, host_key, as_json=as_json)
 
 
 @app.callback(invoke_without_command=True)
@@ -37,7 +44,7 @@ def doctor(
     limit: Limit = None,
     host_key: HostKey = Trust.STRICT,
     config: ConfigFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Examine the hosts of dspark.yaml: ok, warn or fail, what was seen, and what to do.
 
@@ -58,7 +65,7 @@ def doctor(
 def _names(fleet: "Fleet", limit: Sequence[str]) -> list[str]:
     """The hosts to look at, in the order of the file."""
     if not fleet.hosts:
-        raise Stop(Exit.USAGE, "dspark.yaml names no hosts: there is nobody to examine")
+        raise Stop(Exit.USAGE, "hosts: expected at least one among them")
     for name in limit:
         if name not in fleet.hosts:
             known = ", ".join(fleet.hosts)

@@ -16,6 +16,8 @@ class Entry(NamedTuple):
 
     module: str
     help: str
+    app: str = "app"
+    """What the Typer is called in the module."""
 
 
 def new_app(
@@ -52,7 +54,8 @@ def lazy_group(entries: Mapping[str, Entry]) -> type[TyperGroup]:
             name, _, rest = super().resolve_command(ctx, args)
             if name is None:  # only while completing a command line that names none yet
                 return name, None, rest
-            command = typer.main.get_command(import_module(entries[name].module).app)
+            entry = entries[name]
+            command = typer.main.get_command(getattr(import_module(entry.module), entry.app))
             command.name = name
             return name, command, rest
 

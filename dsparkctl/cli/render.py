@@ -80,6 +80,22 @@ def progress(what: str, n_total_bytes: int) -> Iterator[Callable[[int], None] | 
         bar.clear()
 
 
+def upload(what: str) -> Callable[[int, int], None] | None:
+    """A bar for one upload, told bytes so far and in all; None without a terminal."""
+    if not sys.stderr.isatty():
+        return None
+    bars: list[_Bar] = []
+
+    def told(n_done: int, n_total: int) -> None:
+        bar = bars[0] if bars else _Bar(what, n_total)
+        bars[:] = [bar]
+        bar.reach(n_done)
+        if n_done >= n_total:
+            bar.clear()
+
+    return told
+
+
 class _Bar:
     """Redraws one line of the terminal, ten times a second at most."""
 
@@ -91,7 +107,10 @@ class _Bar:
         self._drawn_s = 0.0
 
     def advance(self, n_bytes: int) -> None:
-        self._n_done += n_bytes
+        self.reach(self._n_done + n_bytes)
+
+    def reach(self, n_done: int) -> None:
+        self._n_done = n_done
         now = monotonic()
         if now - self._drawn_s < _REDRAW_S:
             return

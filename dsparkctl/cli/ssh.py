@@ -33,17 +33,23 @@ def open_host(fleet: "Fleet | None", name: str, trust: Trust = Trust.STRICT) -> 
 
     It connects at its first verb, anew after a lost connection; its owner closes it.
     """
-    named = os.environ.get(SSH_CONFIG)
     return Hosts(
         fleet,
         trust=trust,
-        ask_password=_password,
-        ssh_config=Path(named) if named else None,
+        ask_password=ask_password,
+        ssh_config=ssh_config(),
         closing=ExitStack(),  # each host is closed by whom it was opened for
     )[name]
 
 
-def _password(host: str) -> str:
+def ssh_config() -> Path | None:
+    """The file that the environment names; None: ssh's own."""
+    named = os.environ.get(SSH_CONFIG)
+    return Path(named) if named else None
+
+
+def ask_password(host: str) -> str:
+    """Of a person, for sudo on `host`; SudoError where there is no terminal."""
     if not sys.stdin.isatty():
         raise SudoError(
             f"{host}: sudo asks for a password, and there is no terminal to ask at: run this at "

@@ -69,14 +69,20 @@ def _schema(key: Key) -> dict[str, Any]:
     root = Fleet.model_json_schema()
     at: dict[str, Any] = root
     for part in key:
-        at = (
-            at.get("items", {}) if isinstance(part, int) else at.get("properties", {}).get(part, {})
-        )
+        at = at.get("items", {}) if isinstance(part, int) else _value_schema(at, part)
         if "$ref" in at:
             at = root["$defs"][at["$ref"].rpartition("/")[2]]
         if "anyOf" in at:
             at = {**at, **next(one for one in at["anyOf"] if one.get("type") != "null")}
     return at
+
+
+def _value_schema(at: dict[str, Any], key: str) -> dict[str, Any]:
+    """Of a section's key, or of any key of a mapping."""
+    patterns: dict[str, Any] = at.get("patternProperties", {})
+    others = next(iter(patterns.values()), at.get("additionalProperties"))
+    found: dict[str, Any] = at.get("properties", {}).get(key) or others or {}
+    return found
 
 
 def _expected(key: Key) -> str:

@@ -126,3 +126,9 @@ class Host(Protocol):
 
     def close(self) -> None:
         """End the connection; a second time does nothing."""
+
+
+class Hosts(Protocol):
+    """Hosts by the names that `dspark.yaml` gives them."""
+
+    def __getitem__(self, name: str, /) -> Host: ...

@@ -35,7 +35,6 @@ class Checker:
         self.breaker = BreakerRecount(terms.trip, terms.cooldown)
         self.backoff = BackoffRecount()
         self.slots = [SlotRecount(terms.first_generation) for _ in range(terms.max_slots)]
-        self.n_failures = 0
         self.is_disabled = False
         self.n_round = 0
         """Engine rounds of this life."""
@@ -216,7 +215,6 @@ class Checker:
         else:
             outcome = Outcome.ENTRY_ERRORS
             self.breaker.failed(self.n_round)
-            self.n_failures += 1
         n = self._terms.num_spec
         n_drafts = [
             (entry[3] or n) * (status <= 1) if entry[1] & _NEED_DRAFT else None
@@ -229,7 +227,6 @@ class Checker:
         self, entries: Sequence[Entry], sent: Event, ruling: Ruling | None, answer: Answer
     ) -> None:
         self.breaker.failed(self.n_round)
-        self.n_failures += 1
         outcome = Outcome.FRAME_ERROR
         soils_all = True
         if ruling is None:

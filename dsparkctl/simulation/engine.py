@@ -63,7 +63,6 @@ class Engine:
     """Requests without end, over `max_slots` slots."""
 
     def __init__(self, terms: Terms, draw: random.Random, weather: Weather) -> None:
-        self.n_finished = 0
         self.n_tokens = 0
         self.n_accepted = 0
         self.wrong_output = ""
@@ -231,7 +230,6 @@ class Engine:
 
     def _finish(self, request: Request) -> None:
         self._leave(request)
-        self.n_finished += 1
         self.n_tokens += len(request.tokens) - len(request.prompt)
         if not self.wrong_output and request.tokens != reference(request.prompt, request.n_goal):
             self.wrong_output = request.name

@@ -22,7 +22,11 @@ def rendered() -> str:
     ]
     for name, entry in COMMANDS.items():
         own = _OWN_PROGRAM.get(name)
-        texts = _own_help(name, own) if own else _help(import_module(entry.module).app, name)
+        texts = (
+            _own_help(name, own)
+            if own
+            else _help(getattr(import_module(entry.module), entry.app), name)
+        )
         parts += [f"## {title}\n```\n{text.strip()}\n```\n" for title, text in texts]
     return "\n".join(parts)
 

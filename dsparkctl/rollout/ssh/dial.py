@@ -21,7 +21,7 @@ from dsparkctl.rollout.ssh.config import Route
 from dsparkctl.rollout.ssh.keys import Ring
 from dsparkctl.rollout.ssh.known_hosts import Trust, judge, known_keys, write_down
 
-CONNECT_TIMEOUT_S: Final = 15.0
+CONNECT_TIMEOUT_S: Final = 10.0
 """Of each part by itself: TCP, banner and key exchange, authentication, a channel."""
 _PULSE_EVERY_S: Final = 4.0
 _PULSE_TIMEOUT_S: Final = 9.0

@@ -7,11 +7,12 @@ channel at a time and a forwarded port or two: sshd allows ten.
 import shlex
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from dsparkctl.rollout.host import CommandFailed, HostError, Progress, Ran
+from dsparkctl.rollout.host import CommandFailed, HostError, Progress, Ran, SshError
 from dsparkctl.rollout.ssh import upload
 from dsparkctl.rollout.ssh.config import Route
 from dsparkctl.rollout.ssh.dial import CONNECT_TIMEOUT_S, Connection, connect
@@ -22,6 +23,9 @@ from dsparkctl.rollout.ssh.sudo import NOTHING, AskPassword, Root, find_root
 
 _SLOWEST_BYTES_PER_S: Final = 500_000
 """What an upload or a look at a file may take is counted by this, beside a minute."""
+
+_FAIL_AGAIN_S: Final = 15.0
+"""A host that could not be reached is not waited for again by each of the verbs that follow."""
 
 _FOLLOW: Final = (
     "sh",
@@ -53,6 +57,7 @@ class SshHost:
         self._root: Root | None = None if sudo else NOTHING
         self._connection: Connection | None = None
         self._opening = threading.Lock()
+        self._failed: tuple[SshError | None, float] = (None, 0.0)
 
     @property
     def name(self) -> str:
@@ -60,10 +65,18 @@ class SshHost:
 
     def _open(self) -> Connection:
         with self._opening:
-            if self._connection is None or not self._connection.is_alive:
+            if self._connection is not None and self._connection.is_alive:
+                return self._connection
+            failed, failed_s = self._failed
+            if failed is not None and time.monotonic() - failed_s < _FAIL_AGAIN_S:
+                raise SshError(str(failed))
+            try:
                 self._connection = connect(
                     self._name, self.route, pinned=self._pinned, trust=self._trust
                 )
+            except SshError as error:
+                self._failed = error, time.monotonic()
+                raise
             return self._connection
 
     def close(self) -> None:

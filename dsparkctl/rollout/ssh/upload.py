@@ -58,7 +58,7 @@ except OSError as error:
 """,
 )
 """+ the part, its final name, bytes in all, sha256. Prints how many bytes are there already, and
-takes the rest on its input. The digest is made of the bytes as they pass, found ones and new ones."""
+takes the rest on its input. The digest is made of all bytes as they pass, found and new ones."""
 
 UNPACK: Final = (
     "sh",

@@ -99,8 +99,8 @@ def test_help_starts_within_twice_the_time_of_importing_typer() -> None:
     ("args", "said"),
     [
         (
-            ("identiy",),
-            "No such command 'identiy'. Did you mean 'identity'? (see dsparkctl --help)",
+            ("simulat",),
+            "No such command 'simulat'. Did you mean 'simulate'? (see dsparkctl --help)",
         ),
         (("--nope",), "No such option: --nope"),
         (("identity",), "Missing command. (see dsparkctl identity --help)"),

@@ -84,4 +84,4 @@ def test_a_configuration_without_hosts(cli: Cli, opened: list[LocalHost]) -> Non
     )
     code, _, err = cli("doctor")
     assert code == Exit.USAGE
-    assert "names no hosts" in err
+    assert err == "hosts: expected at least one among them\n"

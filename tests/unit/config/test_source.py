@@ -8,8 +8,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsparkctl.config.engine import EngineSettings
 from dsparkctl.config.errors import ConfigError, ReadError
 from dsparkctl.config.fleet import Fleet
+from dsparkctl.config.hosts import HostSettings, LinkSettings
+from dsparkctl.config.policy import PolicySettings, ReleaseSettings
 from dsparkctl.config.source import MAX_CONFIG_BYTES, load_fleet, parse_fleet
 from dsparkctl.config.template import template
 from dsparkctl.config.worker import WorkerSection, WorkerSettings
@@ -43,9 +46,29 @@ def test_the_least_configuration_has_the_issues_defaults() -> None:
     assert not worker.allow_any_address
 
 
+ROLLOUT = "# --- For `deploy`"
+
+
+def test_the_rollouts_part_of_the_template_is_valid_and_states_every_key_and_default() -> None:
+    head, _, rest = template().decode().partition(ROLLOUT)
+    lines = [line.removeprefix("#").removeprefix(" ") for line in rest.splitlines()[1:]]
+    fleet = parse_fleet((head + "\n" + "\n".join(lines)).encode(), PATH)
+    assert fleet.engine is not None
+    keys = {line.strip("- ").partition(":")[0] for line in lines}
+    for section in (HostSettings, LinkSettings, EngineSettings, PolicySettings, ReleaseSettings):
+        assert set(section.model_fields) <= keys, section
+    assert fleet.policy == PolicySettings()
+    assert fleet.release == ReleaseSettings()
+    assert fleet.hosts["spark-a"] == HostSettings()
+    own = {"kind", "ranks", "python", "unit", "rendezvous_port"}
+    asked = {"kind": "systemd", "ranks": ("a", "b"), "python": "/p", "unit": "u.service"}
+    plain = EngineSettings.model_validate(asked)
+    assert fleet.engine.model_dump(exclude=own) == plain.model_dump(exclude=own)
+
+
 def test_the_template_is_valid_and_states_every_key_and_its_default() -> None:
     """What a person uncomments must be what was there already."""
-    text = template().decode()
+    text = template().decode().partition(ROLLOUT)[0]
     assert parse_fleet(template(), PATH).worker.max_slots == 4
     lines = [line.replace("  # ", "  ", 1) for line in text.splitlines()]
     keys = [line.partition(":")[0].strip() for line in lines]

@@ -7,20 +7,10 @@ stay is decoded into one space that all share, again at every use.
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-
-class Decodable(Protocol):
-    """What can be decoded: its size and how."""
-
-    @property
-    def n_weights(self) -> int: ...
-
-    def decoded(self, out: Tensor) -> Tensor:
-        """Into `out`, [n_weights] or any shape the caller agreed on."""
 
 
 class CacheFacts(NamedTuple):
