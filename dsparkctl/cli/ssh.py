@@ -6,6 +6,7 @@ Decides that only a person at a terminal is ever asked. Refuses to know what is 
 import getpass
 import os
 import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 SSH_CONFIG: Final = "DSPARK_SSH_CONFIG"
 """Instead of ~/.ssh/config, as ssh's own -F."""
+
+_ASKING: Final = threading.Lock()
+"""Hosts are looked at side by side; a person answers one question at a time."""
 
 HostKey = Annotated[
     Trust,
@@ -55,4 +59,5 @@ def ask_password(host: str) -> str:
             f"{host}: sudo asks for a password, and there is no terminal to ask at: run this at "
             "one, or permit sudo without a password there"
         )
-    return getpass.getpass(f"sudo password on {host}: ", stream=sys.stderr)
+    with _ASKING:
+        return getpass.getpass(f"sudo password on {host}: ", stream=sys.stderr)

@@ -5,12 +5,12 @@ Decides which questions belong to which part. Refuses to judge an answer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from dsparkctl.config.fleet import Fleet
 from dsparkctl.config.worker import WorkerSection
-
-UNIT = "dspark-worker.service"
+from dsparkctl.rollout.layout import UNIT, Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,9 @@ class Part:
         """Where a dsparkctl may be installed here."""
         found = []
         if self.worker is not None:
-            python = f"{self.release_root}/current/venv/bin/python"
-            found.append({"place": "worker", "python": python})
+            current = Layout(PurePosixPath(self.release_root)).current
+            python = current / "venv" / "bin" / "python"
+            found.append({"place": "worker", "python": str(python)})
         if self.engine_python is not None:
             found.append({"place": "client", "python": self.engine_python})
         if self.engine_mount is not None:

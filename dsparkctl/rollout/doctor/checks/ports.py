@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.rollout.doctor.finding import Finding, fail, ok, warn
 from dsparkctl.rollout.doctor.observations import Holder, Seen
-from dsparkctl.rollout.doctor.part import UNIT, Part
+from dsparkctl.rollout.doctor.part import Part
+from dsparkctl.rollout.layout import UNIT
 
 
 def ports(part: Part, seen: Seen) -> Iterator[Finding]:

@@ -5,8 +5,9 @@ from typing import Final
 
 from dsparkctl.rollout.doctor.finding import Finding, fail, ok, warn
 from dsparkctl.rollout.doctor.observations import Seen
-from dsparkctl.rollout.doctor.part import UNIT, Part
+from dsparkctl.rollout.doctor.part import Part
 from dsparkctl.rollout.doctor.words import gib, version
+from dsparkctl.rollout.layout import UNIT
 
 OLDEST: Final = (3, 11)
 """The Python that our distribution needs."""
