@@ -26,7 +26,7 @@ COMMANDS = {
     "probe": Entry("dsparkctl.cli.probe", "Measure PING round trips to a worker."),
     "stats": Entry("dsparkctl.cli.stats", "Watch a worker's counters."),
     "reset": Entry("dsparkctl.cli.reset", "Discard windows of a worker's slots."),
-    "doctor": Entry("dsparkctl.cli.doctor", "What is wrong with hosts and links."),
+    "doctor": Entry("dsparkctl.cli.doctor", "Examine the hosts of dspark.yaml."),
     "deploy": Entry("dsparkctl.cli.deploy", "Put worker and checkpoint on their host."),
     "status": Entry("dsparkctl.cli.status", "What runs where, and what differs."),
     "drafting": Entry("dsparkctl.cli.drafting", "Switch drafting on and off, without a restart."),

@@ -27,8 +27,8 @@ from dsparkctl.cli.remote import (
 from dsparkctl.rollout.checkpoint import CheckpointPlanError, plan_checkpoint
 from dsparkctl.rollout.deploy import Deploy
 from dsparkctl.rollout.deploy_sparks import SparkDeploy
-from dsparkctl.rollout.doctor import Verdict
-from dsparkctl.rollout.examination import examine
+from dsparkctl.rollout.doctor.examine import examine
+from dsparkctl.rollout.doctor.finding import Level
 from dsparkctl.rollout.execute import Outcome
 from dsparkctl.rollout.plan import Plan
 from dsparkctl.rollout.render import RenderError
@@ -166,9 +166,10 @@ def everything(
     """
     fleet = fleet_of(config)
     with reaching(fleet, host_key) as hosts:
-        bad = [one for one in examine(fleet, hosts, [*fleet.hosts]) if one.verdict is Verdict.FAIL]
+        found = examine(fleet, [*fleet.hosts], hosts.__getitem__)
+    bad = [one for one in found if one.level is Level.FAIL]
     for one in bad:
-        render.note(f"{one.host}: {one.check}: {one.seen}; {one.todo}")
+        render.note(f"{one.host}: {one.check}: {one.saw}; {one.todo}")
     if bad:
         raise Stop(Exit.PREFLIGHT, f"{len(bad)} checks failed; nothing was changed")
     x86host(wheelhouse, lock_wait=lock_wait, host_key=host_key, config=config)

@@ -1,18 +1,33 @@
-"""`dsparkctl doctor`: what is wrong with hosts and links, and what to do about it."""
+"""`dsparkctl doctor`: everything that a deploy, and then the engine, will need of the hosts.
 
-from typing import Annotated
+Shows what `rollout.doctor` found.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsparkctl.cli import render
+from dsparkctl.cli.endpoints import ConfigFile
 from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.group import new_app
-from dsparkctl.cli.remote import ConfigFile, HostKey, Json, fleet_of, reaching
-from dsparkctl.rollout.doctor import Finding, Verdict
-from dsparkctl.rollout.examination import examine
+from dsparkctl.cli.remote import Json
+from dsparkctl.cli.ssh import HostKey, open_host
+from dsparkctl.config import defaults
 from dsparkctl.rollout.ssh.known_hosts import Trust
 
-app = new_app("Look for what is wrong with hosts, links and variables; nothing is changed.")
+if TYPE_CHECKING:
+    from dsparkctl.config.fleet import Fleet
+    from dsparkctl.rollout.doctor.finding import Finding
+
+app = new_app()
+
+Limit = Annotated[
+    list[str] | None,
+    typer.Option("--limit", metavar="HOST", help="Only this host (may be given again)."),
+]
 
 
 @app.command()
@@ -26,36 +41,65 @@ def env(host_key: HostKey = Trust.STRICT, config: ConfigFile = None, as_json: Js
 @app.callback(invoke_without_command=True)
 def doctor(
     context: typer.Context,
-    limit: Annotated[
-        str | None, typer.Option("--limit", metavar="HOST", help="This host alone.")
-    ] = None,
+    limit: Limit = None,
     host_key: HostKey = Trust.STRICT,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Look at every host of dspark.yaml and measure its direct links; nothing is changed.
+    """Examine the hosts of dspark.yaml: ok, warn or fail, what was seen, and what to do.
 
-    Exit code 3 when something must be mended before a deploy, 4 when a host cannot be reached.
+    Changes nothing anywhere. Exit code 0 when nothing failed, 3 when something did, 4 when no host
+    could be reached, 6 when only some could and nothing else is wrong.
     """
     if context.invoked_subcommand is not None:
         return
-    fleet = fleet_of(config)
-    if not fleet.hosts or (limit is not None and limit not in fleet.hosts):
-        raise Stop(Exit.USAGE, f"hosts: expected {limit or 'at least one'} among them")
-    found: list[Finding] = []
-    with reaching(fleet, host_key) as hosts:
-        for finding in examine(fleet, hosts, [limit] if limit else list(fleet.hosts)):
-            found.append(finding)
-            if not as_json:
-                _show(finding)
+    from dsparkctl.config.source import load_fleet
+    from dsparkctl.rollout.doctor.finding import exit_code
+
+    fleet = load_fleet(config or defaults.CONFIG)
+    findings = _examine(fleet, _names(fleet, limit or []), host_key)
+    _show(findings, as_json)
+    raise typer.Exit(exit_code(findings))
+
+
+def _names(fleet: "Fleet", limit: Sequence[str]) -> list[str]:
+    """The hosts to look at, in the order of the file."""
+    if not fleet.hosts:
+        raise Stop(Exit.USAGE, "hosts: expected at least one among them")
+    for name in limit:
+        if name not in fleet.hosts:
+            known = ", ".join(fleet.hosts)
+            raise Stop(Exit.USAGE, f"--limit {name}: dspark.yaml names {known}")
+    return [name for name in fleet.hosts if not limit or name in limit]
+
+
+def _examine(fleet: "Fleet", names: Sequence[str], trust: Trust) -> "list[Finding]":
+    from dsparkctl.rollout.doctor.examine import examine
+    from dsparkctl.rollout.host import Host
+
+    opened: list[Host] = []
+
+    def open_one(name: str) -> Host:
+        opened.append(open_host(fleet, name, trust))
+        return opened[-1]
+
+    try:
+        return examine(fleet, names, open_one)
+    finally:
+        for host in opened:
+            host.close()
+
+
+def _show(findings: "Sequence[Finding]", as_json: bool) -> None:
+    from dsparkctl.rollout.doctor.finding import Level
+
     if as_json:
-        render.json_line({"findings": [finding._asdict() for finding in found]})
-    failed = [finding for finding in found if finding.verdict is Verdict.FAIL]
-    if failed:
-        code = Exit.SSH if any(one.check == "ssh" for one in failed) else Exit.PREFLIGHT
-        raise Stop(code, f"{len(failed)} of {len(found)} checks failed")
-
-
-def _show(finding: Finding) -> None:
-    line = f"{finding.verdict:<4}  {finding.host}: {finding.check}: {finding.seen}"
-    render.data(f"{line}; {finding.todo}" if finding.todo else line)
+        render.json_line({"findings": [one._asdict() for one in findings]})
+        return
+    width = max((len(one.host) for one in findings), default=0)
+    for one in findings:
+        render.data(f"{one.level:<4}  {one.host:<{width}}  {one.check:<10}  {one.saw}")
+        if one.todo:
+            render.data(f"{'':<{width + 20}}-> {one.todo}")
+    levels = Counter(one.level for one in findings)
+    render.note(", ".join(f"{levels[level]} {level}" for level in Level))

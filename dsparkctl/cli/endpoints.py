@@ -6,7 +6,7 @@ ever sends HELLO: that would drop the engine's windows.
 """
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
@@ -15,15 +15,20 @@ from typing import Annotated, Final
 import typer
 
 from dsparkctl.cli.exits import Exit, Stop
-from dsparkctl.cli.via import Dial
 from dsparkctl.config import defaults
-from dsparkctl.contract.codes import MAGIC, VERSION, FrameStatus, Op
+from dsparkctl.contract.codes import FrameStatus, Op
 from dsparkctl.contract.endpoint import DATA_PORT, RESERVED_PORT, Endpoint, parse_endpoint
-from dsparkctl.contract.layout import pack
-from dsparkctl.contract.records import AppHeader
-from dsparkctl.net.ask import ask
-from dsparkctl.net.dial import dial, require_built
-from dsparkctl.net.transport import Deadline, Link, NotInThisBuild, TransportError
+from dsparkctl.net.dial import require_built
+from dsparkctl.net.ping import Refused
+from dsparkctl.net.transport import NotInThisBuild, TransportError
+
+
+class NoSsh(TransportError):  # noqa: N818 -- what happened
+    """The way to the endpoint leads over SSH, and SSH fails."""
+
+
+Addresses = Callable[[str], Collection[str]]
+"""Every address that a name stands for, as text, on the machine that will connect."""
 
 Target = Annotated[
     str | None,
@@ -50,7 +55,21 @@ _PORTS: Final = {
 }
 
 
-def choose_endpoint(text: str | None, config: Path | None, *, take_over: bool) -> Endpoint:
+def addresses_here(name: str) -> Collection[str]:
+    """What the name stands for on this machine; empty when it is not known."""
+    try:
+        return {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+    except (OSError, UnicodeError):
+        return ()
+
+
+def choose_endpoint(
+    text: str | None,
+    config: Path | None,
+    *,
+    take_over: bool,
+    addresses: Addresses = addresses_here,
+) -> Endpoint:
     """The endpoint to talk to; Stop(USAGE), ConfigError, ReadError or EndpointError otherwise."""
     named = None if text is None else parse_endpoint(text)
     path = config or defaults.CONFIG
@@ -65,7 +84,7 @@ def choose_endpoint(text: str | None, config: Path | None, *, take_over: bool) -
         require_built(endpoint)
     except NotInThisBuild as error:
         raise Stop(Exit.USAGE, str(error)) from None
-    if not take_over and (reason := _engines_own(endpoint, data)):
+    if not take_over and (reason := _engines_own(endpoint, data, addresses)):
         other = (
             f"use the admin listener {admin[0]}, or " if admin and named else "name another, or "
         )
@@ -85,22 +104,19 @@ def _listeners(path: Path) -> tuple[Endpoint, tuple[Endpoint, ...]]:
     return worker.listen, worker.admin
 
 
-def _engines_own(endpoint: Endpoint, data: Endpoint) -> str:
+def _engines_own(endpoint: Endpoint, data: Endpoint, addresses: Addresses) -> str:
     """Why the endpoint must be taken for the engine's, or an empty string."""
     if endpoint.port == data.port and (
-        data.is_wildcard or not _ips(endpoint.host).isdisjoint(_ips(data.host))
+        data.is_wildcard
+        or not _spellings(endpoint.host, addresses).isdisjoint(_spellings(data.host, addresses))
     ):
         return "the data listener"
     return _PORTS.get(endpoint.port, "")
 
 
-def _ips(host: str) -> set[str]:
-    """The name itself and every address it stands for here, in one spelling."""
-    try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
-    except (OSError, UnicodeError):
-        found = set()
-    return {host.lower(), *map(_plain, found)}
+def _spellings(host: str, addresses: Addresses) -> set[str]:
+    """The name itself and every address it stands for, each in one spelling."""
+    return {_plain(host.lower()), *map(_plain, addresses(host))}
 
 
 def _plain(text: str) -> str:
@@ -112,43 +128,21 @@ def _plain(text: str) -> str:
     return str(mapped or address)
 
 
-# --- talking --------------------------------------------------------------------------------------
+# --- failing --------------------------------------------------------------------------------------
 
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """Inside, a transport that fails ends the command with its one line."""
+    """Inside, a transport that fails and a peer that refuses end the command with their line."""
     try:
         yield
     except TransportError as error:
-        raise Stop(Exit.FAILED, str(error)) from None
+        raise Stop(Exit.SSH if isinstance(error, NoSsh) else Exit.FAILED, str(error)) from None
+    except Refused as error:
+        raise refused(error.endpoint, error.op, error.status) from None
 
 
-def request(link: Link, op: Op, body: bytes, timeout_s: float, seq: int = 1) -> bytes:
-    """The body of the reply to one message outside any session (R1, R2, R39).
-
-    TransportError when nothing usable came back, Stop when what came back is not OK.
-    """
-    head = pack(AppHeader(MAGIC, VERSION, op, seq, 0, len(body), 0, 0))
-    reply = ask(link, [head, body], Deadline(timeout_s))
-    if reply.header.status:
-        raise _refused(link.endpoint, op, reply.header.status)
-    return bytes(reply.body)
-
-
-def request_once(
-    endpoint: Endpoint, op: Op, body: bytes, timeout_s: float, by: Dial = dial
-) -> bytes:
-    """The same on a connection of its own; every failure is a Stop."""
-    with in_one_line():
-        link = by(endpoint, Deadline(timeout_s))
-        try:
-            return request(link, op, body, timeout_s)
-        finally:
-            link.close()
-
-
-def _refused(endpoint: Endpoint, op: Op, status: int) -> Stop:
+def refused(endpoint: Endpoint, op: Op, status: int) -> Stop:
     """§9.1 in words, and what to do."""
     match status:
         case FrameStatus.BAD_VERSION:

@@ -1,21 +1,19 @@
 """What the commands that reach out to hosts have in common: options, hosts, and how an end is told.
 
-Decides exit codes of what a host said, and that a password is only ever asked of a person at a
-terminal. Refuses to know what is done there.
+Decides exit codes of what a host said. Refuses to know what is done there.
 """
 
-import getpass
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from dsparkctl.cli import render
 from dsparkctl.cli.exits import Exit, Stop
+from dsparkctl.cli.ssh import HostKey as HostKey
+from dsparkctl.cli.ssh import ask_password, ssh_config
 from dsparkctl.config import defaults
 from dsparkctl.config.fleet import Fleet
 from dsparkctl.config.source import load_fleet
@@ -26,18 +24,11 @@ from dsparkctl.rollout.plan import Plan, Tell
 from dsparkctl.rollout.ssh.fleet import Hosts, open_hosts
 from dsparkctl.rollout.ssh.known_hosts import Trust
 
-SSH_CONFIG: Final = "DSPARK_SSH_CONFIG"
-"""Instead of ~/.ssh/config, as ssh's own -F."""
-
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
         "--config", metavar="FILE", envvar="DSPARK_CONFIG", help="Instead of ./dspark.yaml."
     ),
-]
-HostKey = Annotated[
-    Trust,
-    typer.Option("--host-key", help="accept-new writes down the key of a host that is new."),
 ]
 LockWait = Annotated[
     float,
@@ -65,13 +56,12 @@ def worker_host(fleet: Fleet) -> str:
 @contextmanager
 def reaching(fleet: Fleet | None, trust: Trust = Trust.STRICT) -> Iterator[Hosts]:
     """Hosts, closed at the end; what they say becomes the command's end."""
-    named = os.environ.get(SSH_CONFIG)
     try:
         with open_hosts(
             fleet,
             trust=trust,
-            ask_password=_password,
-            ssh_config=Path(named) if named else None,
+            ask_password=ask_password,
+            ssh_config=ssh_config(),
         ) as hosts:
             yield hosts
     except HostError as error:
@@ -97,15 +87,6 @@ def code_of(error: HostError) -> Exit:
             return Exit.PREFLIGHT
         case _:
             return Exit.FAILED
-
-
-def _password(host: str) -> str:
-    if not sys.stdin.isatty():
-        raise SudoError(
-            f"{host}: sudo asks for a password, and there is no terminal to ask at: run this at "
-            "one, or permit sudo without a password there"
-        )
-    return getpass.getpass(f"sudo password on {host}: ", stream=sys.stderr)
 
 
 def telling() -> Tell:

@@ -1,15 +1,16 @@
 """`dsparkctl reset`: discard windows of a worker's slots (§6.4), by its admin listener (R39)."""
 
 import sys
+from contextlib import closing
 from typing import Annotated
 
 import typer
 
 from dsparkctl.cli import render
-from dsparkctl.cli.endpoints import ConfigFile, TakeOver, Target, choose_endpoint, request_once
+from dsparkctl.cli.endpoints import ConfigFile, TakeOver, Target
 from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.group import new_app
-from dsparkctl.cli.via import Via, dialling
+from dsparkctl.cli.reach import Via, find
 from dsparkctl.config.defaults import SLOTS_LIMIT
 from dsparkctl.contract.codes import ALL_SLOTS, Op
 from dsparkctl.contract.layout import pack
@@ -40,17 +41,16 @@ def reset(
     if (slots is None) == (not every):
         raise Stop(Exit.USAGE, "say which slots: either --slots 0,2 or --all")
     numbers = [] if slots is None else _numbers(slots)
-    chosen = choose_endpoint(endpoint, config, take_over=take_over)
     which = f"slots {', '.join(map(str, numbers))}" if numbers else "all slots"
-    if not yes:
-        _ask(f"Discard the windows of {which} of {chosen}?")
     mask = sum(1 << number for number in numbers) if numbers else ALL_SLOTS
-    with dialling(via, config, is_named=endpoint is not None) as by:
-        request_once(chosen, Op.RESET, pack(Reset(mask)), timeout, by)
+    with closing(find(endpoint, config, take_over=take_over, via=via)) as reach:
+        if not yes:
+            _ask(f"Discard the windows of {which} of {reach}?")
+        reach.request_once(Op.RESET, pack(Reset(mask)), timeout)
     if as_json:
-        render.json_line({"endpoint": str(chosen), "slots": numbers or "all", "slot_mask": mask})
+        render.json_line({**reach.facts(), "slots": numbers or "all", "slot_mask": mask})
     else:
-        render.data(f"{chosen}: the windows of {which} are discarded")
+        render.data(f"{reach}: the windows of {which} are discarded")
 
 
 def _numbers(text: str) -> list[int]:

@@ -1,15 +1,16 @@
 """`dsparkctl stats`: a worker's counters once, or again and again (§6.5, R35)."""
 
 import sys
+from contextlib import closing
 from typing import Annotated
 
 import typer
 
 from dsparkctl.cli import render
-from dsparkctl.cli.endpoints import ConfigFile, TakeOver, Target, choose_endpoint
+from dsparkctl.cli.endpoints import ConfigFile, TakeOver, Target
 from dsparkctl.cli.group import new_app
+from dsparkctl.cli.reach import Via, find
 from dsparkctl.cli.trend import value_text
-from dsparkctl.cli.via import Via, dialling
 from dsparkctl.cli.watching import look_once, looks, show_json, show_lines, show_live
 
 app = new_app()
@@ -33,13 +34,12 @@ def stats(
     ] = False,
 ) -> None:
     """Show a worker's counters; --watch follows them, through a restart too, until Ctrl-C."""
-    chosen = choose_endpoint(endpoint, config, take_over=take_over)
-    with dialling(via, config, is_named=endpoint is not None) as by:
+    with closing(find(endpoint, config, take_over=take_over, via=via)) as reach:
         if watch:
             show = show_json if as_json else show_live if sys.stdout.isatty() else show_lines
-            show(chosen, looks(chosen, interval_s=interval, timeout_s=timeout, by=by))
+            show(reach, looks(reach, interval_s=interval, timeout_s=timeout))
             return
-        found = look_once(chosen, timeout, by)
+        found = look_once(reach, timeout)
     if as_json:
         render.json_line(found)
     else:

@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from dsparkctl.cli import render
-from dsparkctl.cli.endpoints import in_one_line, request
+from dsparkctl.cli.endpoints import in_one_line
 from dsparkctl.cli.exits import Exit, Stop
+from dsparkctl.cli.reach import Reach
 from dsparkctl.cli.trend import (
     Reading,
     StatsError,
@@ -22,11 +23,10 @@ from dsparkctl.cli.trend import (
     started_again,
     table_rows,
 )
-from dsparkctl.cli.via import Dial
 from dsparkctl.contract.codes import Op
-from dsparkctl.contract.endpoint import Endpoint
-from dsparkctl.net.dial import dial
+from dsparkctl.net.ping import request
 from dsparkctl.net.transport import Deadline, Link
+from dsparkctl.state.backoff import RESTED
 
 _AGAIN = "the worker started again"
 
@@ -54,23 +54,25 @@ class _Read(NamedTuple):
     started_again: bool
 
 
-def look_once(endpoint: Endpoint, timeout_s: float, by: Dial = dial) -> dict[str, Any]:
+def look_once(reach: Reach, timeout_s: float) -> dict[str, Any]:
     """The STATS object; every failure is a Stop."""
-    link = _dial(by, endpoint, timeout_s)
+    link = _dial(reach, timeout_s)
     with closing(link):
         return _stats(link, timeout_s)
 
 
-def looks(
-    endpoint: Endpoint, *, interval_s: float, timeout_s: float, by: Dial = dial
-) -> Iterator[Look]:
-    """A look every `interval_s`, for ever; Stop when already the first one fails."""
+def looks(reach: Reach, *, interval_s: float, timeout_s: float) -> Iterator[Look]:
+    """A look every `interval_s`, for ever; Stop when already the first one fails.
+
+    While SSH is what fails, the pauses grow: its server counts who knocks too often.
+    """
+    backoff = RESTED
     link: Link | None = None
     last: Reading | None = None
     try:
         while True:
             try:
-                link = link or _dial(by, endpoint, timeout_s)
+                link = link or _dial(reach, timeout_s)
                 now = Reading(_stats(link, timeout_s), time.monotonic())
             except Stop as error:
                 if last is None:
@@ -78,19 +80,21 @@ def looks(
                 if link is not None:
                     link.close()
                     link = None
+                backoff = backoff.failed(0.0) if error.code == Exit.SSH else RESTED
                 yield Look(last, None, str(error))
             else:
+                backoff = RESTED
                 yield Look(last, now)
                 last = now
-            time.sleep(interval_s)
+            time.sleep(max(interval_s, backoff.next_at_s))
     finally:
         if link is not None:
             link.close()
 
 
-def _dial(by: Dial, endpoint: Endpoint, timeout_s: float) -> Link:
+def _dial(reach: Reach, timeout_s: float) -> Link:
     with in_one_line():
-        return by(endpoint, Deadline(timeout_s))
+        return reach.dial(Deadline(timeout_s))
 
 
 def _stats(link: Link, timeout_s: float) -> dict[str, Any]:
@@ -105,20 +109,20 @@ def _stats(link: Link, timeout_s: float) -> dict[str, Any]:
 # --- showing --------------------------------------------------------------------------------------
 
 
-def show_json(endpoint: Endpoint, found: Iterable[Look]) -> None:
+def show_json(reach: Reach, found: Iterable[Look]) -> None:
     """An object a reading on stdout: the STATS keys, `time`, `rates` and `started_again`."""
-    for look in _readings(endpoint, found):
+    for look in _readings(reach, found):
         ours = {"rates": rates(look.before, look.now), "started_again": look.started_again}
         render.json_line({"time": _utc(), **look.now.stats, **ours})
 
 
-def show_lines(endpoint: Endpoint, found: Iterable[Look]) -> None:
+def show_lines(reach: Reach, found: Iterable[Look]) -> None:
     """A line a reading on stdout, for a log."""
-    for look in _readings(endpoint, found):
+    for look in _readings(reach, found):
         render.data(f"{_utc()} {one_line(look.before, look.now)}")
 
 
-def _readings(endpoint: Endpoint, found: Iterable[Look]) -> Iterator[_Read]:
+def _readings(reach: Reach, found: Iterable[Look]) -> Iterator[_Read]:
     """The looks that brought a reading; an outage is said on stderr when it begins and ends."""
     is_failing = False
     for look in found:
@@ -129,12 +133,12 @@ def _readings(endpoint: Endpoint, found: Iterable[Look]) -> Iterator[_Read]:
             continue
         if look.started_again or is_failing:
             said = _AGAIN if look.started_again else "the worker answers again"
-            render.note(f"{_utc()} {endpoint}: {said}")
+            render.note(f"{_utc()} {reach}: {said}")
         is_failing = False
         yield _Read(look.before, look.now, look.started_again)
 
 
-def show_live(endpoint: Endpoint, found: Iterable[Look]) -> None:
+def show_live(reach: Reach, found: Iterable[Look]) -> None:
     """A table that stays in place."""
     from dsparkctl.cli.live import live_table  # rich is slow to load, and only this needs it
 
@@ -147,7 +151,7 @@ def show_live(endpoint: Endpoint, found: Iterable[Look]) -> None:
             if look.now is not None:
                 rows = table_rows(look.before, look.now)
             said = f"{look.failure}; trying again" if look.failure else remark
-            show(f"{endpoint}  {_utc()}", rows, said)
+            show(f"{reach}  {_utc()}", rows, said)
 
 
 def _utc() -> str:

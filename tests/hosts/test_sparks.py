@@ -105,17 +105,18 @@ def test_a_file_that_changed_on_the_workers_host_is_drift(deployed: Bed) -> None
 
 def test_a_doctor_finds_these_hosts_well_and_an_mtu_that_differs_not(deployed: Bed) -> None:
     said = deployed.ok("doctor")
-    assert "packets arrive whole" in said.out
-    assert "ok    x86host: version: " in said.out
-    assert "Gbit/s, expected 1" in said.out
+    assert "9000 bytes reach 10.202.28.1 in one piece" in said.out
+    assert "ok    x86host  version     worker: " in said.out
+    assert " Gbit/s (0.18 MB in " in said.out
     assert "fail" not in said.out
     far = ["ip", "-n", "tb-spark-a", "link", "set", "dA", "mtu"]
     subprocess.run([*far, "1500"], check=True)
     try:
         sick = deployed.cli("doctor")
         assert sick.code == Exit.PREFLIGHT
-        assert "dA has MTU 1500, expected 9000; ip link set dA mtu 9000, at both ends" in sick.out
-        assert "a packet of 9000 bytes does not arrive whole" in sick.out
+        assert "dA has 1500, 9000 is wanted" in sick.out
+        assert "-> sudo ip link set dev dA mtu 9000" in sick.out
+        assert "9000 bytes in one piece do not" in sick.out
     finally:
         subprocess.run([*far, "9000"], check=True)
     deployed.ok("doctor", "--limit", "spark-a")
@@ -125,7 +126,7 @@ def test_probe_and_stats_reach_the_worker_through_its_hosts_ssh(deployed: Bed) -
     """R37: its admin listener is on loopback there."""
     said = deployed.ok("probe", "--json")
     assert json.loads(said.out)["answered"] == 4
-    assert "through x86host" in said.err
+    assert "through the SSH of x86host" in said.err
     named = deployed.ok("stats", "tcp://127.0.0.1:18630", "--via", "x86host", "--json")
     assert json.loads(named.out)["self_test_ok"] is True
     assert deployed.ok("reset", "--all", "--yes").out.startswith("tcp://127.0.0.1:18630")

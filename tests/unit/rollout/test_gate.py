@@ -10,7 +10,6 @@ from dsparkctl.rollout.gate import Gate, GateError, NotAnswering, ShowJournal, f
 from dsparkctl.rollout.host import Ran
 from dsparkctl.rollout.plan import Tell
 from tests.e2e.running import Worker, running_worker
-from tests.unit.rollout.conftest import Program
 from tests.unit.rollout.doubles import RecordingHost
 
 IDENTITY = "ab" * 32
@@ -96,22 +95,3 @@ def test_the_journal_is_shown_with_what_there_is_to_say_beside_it() -> None:
     assert said == [
         "x86host: journal: one", "x86host: journal: two", "x86host: no previous release"
     ]  # fmt: skip
-
-
-def test_pings_are_measured_elsewhere_by_the_rooms_that_go_along(
-    worker: Worker, run_program: Program
-) -> None:
-    """R38: with the standard library alone; the child's Python sees nothing of ours otherwise."""
-    import base64
-    import json
-
-    from dsparkctl.rollout.probe_from import rooms
-
-    asked = {"package": base64.b64encode(rooms()).decode(), "endpoint": str(worker.admin),
-             "count": 5, "pause_s": 0.0, "payload_bytes": 100, "timeout_s": 5.0}  # fmt: skip
-    code, out, err = run_program("probe_from", asked)
-    assert code == 0, err
-    found = json.loads(out)
-    assert (len(found["rtt_us"]), found["lost"]) == (5, [])
-    code, out, _ = run_program("probe_from", asked | {"endpoint": "tcp://127.0.0.1:1", "count": 2})
-    assert (code, len(json.loads(out)["lost"])) == (0, 2)
