@@ -26,7 +26,7 @@ from dsparkctl.rollout.doctor import (
 from dsparkctl.rollout.host import Host, HostError, Hosts, SshError
 from dsparkctl.rollout.layout import MANIFEST, Layout
 from dsparkctl.rollout.programs import ask
-from dsparkctl.rollout.sparks import look
+from dsparkctl.rollout.spark_facts import look
 
 _SIZES: Final = [[0, 200], *([n, times] for n, times in zip(STEP_BYTES, (20, 10, 6), strict=True))]
 _PORTS: Final = (40_000, 49_000)
