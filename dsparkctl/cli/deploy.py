@@ -32,7 +32,6 @@ from dsparkctl.rollout.doctor.finding import Level
 from dsparkctl.rollout.execute import Outcome
 from dsparkctl.rollout.plan import Plan
 from dsparkctl.rollout.render import RenderError
-from dsparkctl.rollout.sparks import Live
 from dsparkctl.rollout.ssh.known_hosts import Trust
 from dsparkctl.rollout.wheelhouse import WheelhouseError
 
@@ -129,20 +128,19 @@ def spark(
         worker = Deploy(fleet, hosts[worker_host(fleet)], telling(), lock_wait)
         with worker.locked("deploy spark", is_dry=dry_run or diff):
             try:
-                deploy = SparkDeploy(fleet, worker.host, hosts, render.note)
+                deploy = SparkDeploy(fleet, worker.host, hosts)
                 names = _limited(deploy.engine.ranks, limit, restart=restart)
-                before = deploy.worker_stats()
+                before = deploy.worker_stats(worker.facts().identity)
                 client = deploy.client(before, wheelhouse, cache_folder())
+                plan = deploy.plan(client, deploy.facts(names), before, restart=restart)
             except (RenderError, WheelhouseError) as error:
                 raise Stop(Exit.USAGE, str(error)) from None
-            plan = client.plan(deploy.facts(names), "deploy spark", restart=restart)
             if dry_run or diff:
                 show_plan(plan, as_json=as_json, with_diff=diff)
                 return
             outcome = worker.run(plan, hosts)
-            if outcome.error is None and restart and not plan.is_empty:
-                deploy.prove(client, before)
-            show_live(deploy.lives(client))
+            for line in deploy.faults(client):
+                render.note(line)
             finish(plan, outcome, as_json=as_json)
 
 
@@ -192,13 +190,6 @@ def _limited(ranks: Sequence[str], limit: str | None, *, restart: bool) -> Seque
     return [limit]
 
 
-def show_live(rows: Sequence[Live]) -> None:
-    """What the running engines have that they should not, or lack; to stderr."""
-    for row in rows:
-        if row.state != "live":
-            render.note(f"{row.host}: {row.name} is {row.state}: {row.found or 'not set'}")
-
-
 def finish(plan: Plan, outcome: Outcome, *, as_json: bool) -> None:
     """Tell how a plan ended; Stop with the code that says it."""
     for remark in (*plan.notes, *outcome.remarks):
@@ -218,6 +209,8 @@ def finish(plan: Plan, outcome: Outcome, *, as_json: bool) -> None:
         said += f"; taking it back failed as well: {outcome.undo_error}"
     elif outcome.undone:
         said += "; it was taken back"
+    if outcome.exit is Exit.PARTIAL and not as_json:
+        render.table(("host", plan.command), outcome.by_host(plan))
     raise Stop(outcome.exit, said)
 
 

@@ -22,13 +22,18 @@ from dsparkctl.cli.remote import (
     fleet_of,
     reaching,
     show_plan,
+    telling,
     worker_host,
 )
 from dsparkctl.config.fleet import Fleet
 from dsparkctl.rollout import history as history_of
 from dsparkctl.rollout import lock as lock_of
+from dsparkctl.rollout.deploy import Deploy
+from dsparkctl.rollout.host import Hosts
 from dsparkctl.rollout.layout import UNIT
 from dsparkctl.rollout.recipe import NoPlan, Recipe
+from dsparkctl.rollout.spark_facts import SparkFacts, look
+from dsparkctl.rollout.sparks import undeploy as undeploy_sparks
 from dsparkctl.rollout.ssh.known_hosts import Trust
 
 rollback_app, releases_app, history_app = new_app(), new_app(), new_app()
@@ -110,22 +115,37 @@ def history(
 @undeploy_app.command()
 def undeploy(
     purge: Annotated[bool, typer.Option("--purge", help="Its releases and cache too.")] = False,
+    sparks: Annotated[
+        bool, typer.Option("--sparks", help="The client from the Sparks, and not the worker.")
+    ] = False,
     dry_run: DryRun = False,
     lock_wait: LockWait = 0.0,
     host_key: HostKey = Trust.STRICT,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Stop the worker and remove it from its host; checkpoint and history stay."""
-    with (
-        at_worker(config, host_key, lock_wait) as deploy,
-        deploy.locked("undeploy", is_dry=dry_run),
-    ):
-        plan = Recipe(deploy.fleet).undeploy(deploy.facts(), "undeploy", purge=purge)
-        if dry_run:
-            show_plan(plan, as_json=as_json, with_diff=False)
-        else:
-            finish(plan, deploy.run(plan), as_json=as_json)
+    """Stop the worker and remove it from its host; checkpoint and history stay.
+
+    With --sparks: remove the client and its variables where no engine runs on them.
+    """
+    fleet = fleet_of(config)
+    with reaching(fleet, host_key) as hosts:
+        deploy = Deploy(fleet, hosts[worker_host(fleet)], telling(), lock_wait)
+        with deploy.locked("undeploy", is_dry=dry_run):
+            if sparks:
+                plan = undeploy_sparks(fleet, _spark_facts(fleet, hosts), "undeploy --sparks")
+            else:
+                plan = Recipe(fleet).undeploy(deploy.facts(), "undeploy", purge=purge)
+            if dry_run:
+                show_plan(plan, as_json=as_json, with_diff=False)
+            else:
+                finish(plan, deploy.run(plan, hosts), as_json=as_json)
+
+
+def _spark_facts(fleet: Fleet, hosts: Hosts) -> list[SparkFacts]:
+    if fleet.engine is None:
+        raise Stop(Exit.USAGE, "engine: missing; expected where the engine's ranks run")
+    return [look(hosts[name], fleet.engine) for name in fleet.engine.ranks]
 
 
 @logs_app.command()

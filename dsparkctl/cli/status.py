@@ -61,7 +61,7 @@ def _look(fleet: Fleet, hosts: Hosts) -> list[Fact]:
         return list(worker_state(facts, said))
     found = list(worker_state(facts, stats))
     if fleet.engine is not None:
-        sparks = SparkDeploy(fleet, deploy.host, hosts, render.note)
+        sparks = SparkDeploy(fleet, deploy.host, hosts)
         client = sparks.client(stats, None, cache_folder())
         found += spark_state(sparks.facts(fleet.engine.ranks), client)
     return found

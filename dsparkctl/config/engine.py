@@ -72,4 +72,9 @@ class EngineSettings(Section):
         for key in needed:
             if getattr(self, key) is None:
                 raise ValueError(f"expected {key} for an engine of kind {self.kind}, got nothing")
+        if self.kind == "docker" and self.mount is None:
+            raise ValueError(
+                "expected mount for an engine of kind docker, got python: what is installed into a "
+                "container goes with it"
+            )
         return self

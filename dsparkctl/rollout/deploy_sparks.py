@@ -1,14 +1,12 @@
 """A deploy of the client to the Sparks: what the worker says, facts, plan, execution, proof.
 
-Decides that the identity which the Sparks will demand is the one that a healthy worker has now, and
-what counts as live after a restart: the variables in the processes of every rank, then a new
-session and rising steps at the worker.
+Decides that the identity which the Sparks will demand is the one that a healthy worker has now,
+which must be the receipt's.
 """
 
 import hashlib
-import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,18 +15,18 @@ from dsparkctl.config.engine import EngineSettings
 from dsparkctl.config.fleet import Fleet
 from dsparkctl.contract.identity import NO_MARKOV
 from dsparkctl.rollout import env_file
+from dsparkctl.rollout.environ import faults
 from dsparkctl.rollout.gate import fault_of, stats_of
 from dsparkctl.rollout.host import Host, HostError, Hosts
 from dsparkctl.rollout.own_wheel import own_wheel
+from dsparkctl.rollout.plan import Plan, Step
+from dsparkctl.rollout.proof import SeeDrafts
 from dsparkctl.rollout.render import RenderError
-from dsparkctl.rollout.sparks import Client, Live, SparkFacts, live, look
+from dsparkctl.rollout.spark_facts import SparkFacts, look
+from dsparkctl.rollout.sparks import Client
 from dsparkctl.rollout.wheelhouse import OURS, Wheel, read_wheel, read_wheelhouse
 
-_LOOK_EVERY_S: Final = 1.0
-
-
-class NotLive(HostError):  # noqa: N818 -- what is seen
-    """The engine was restarted, and does not run as it should; nothing is taken back."""
+COMMAND: Final = "deploy spark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,6 @@ class SparkDeploy:
     worker: Host
     hosts: Hosts
     """The ranks' hosts by name."""
-    say: Callable[[str], None]
 
     @property
     def engine(self) -> EngineSettings:
@@ -47,10 +44,13 @@ class SparkDeploy:
             raise RenderError("engine: missing; expected where the engine's ranks run")
         return self.fleet.engine
 
-    def worker_stats(self) -> dict[str, Any]:
-        """STATS of a worker that is fit to draft; HostError otherwise."""
+    def worker_stats(self, identity: str | None) -> dict[str, Any]:
+        """STATS of a worker that is fit to draft; HostError otherwise.
+
+        `identity` is the receipt's, as it lies on the worker's host (§6.7); None: there is none.
+        """
         stats = stats_of(self.worker, self.fleet.worker.admin[0])
-        if fault := fault_of(stats, None):
+        if fault := fault_of(stats, identity):
             raise HostError(f"{self.worker.name}: the worker answers, but {fault}")
         return stats
 
@@ -68,40 +68,27 @@ class SparkDeploy:
     def facts(self, names: Sequence[str]) -> list[SparkFacts]:
         return [look(self.hosts[name], self.engine) for name in names]
 
-    def lives(self, client: Client) -> list[Live]:
-        """Every variable on every rank, as the running processes have it."""
-        return [row for one in self.facts(self.engine.ranks) for row in live(one, client.values)]
+    def plan(
+        self,
+        client: Client,
+        facts: Sequence[SparkFacts],
+        before: Mapping[str, Any],
+        *,
+        restart: bool,
+    ) -> Plan:
+        """What has to be done, and, where ranks restart, the proof that they draft."""
+        plan = client.plan(facts, COMMAND, restart=restart)
+        if not any(step.key == "start" for step in plan.steps):
+            return plan
+        admin, limit_s = self.fleet.worker.admin[0], self.engine.start_timeout_s
+        see = SeeDrafts(admin, self.engine, before, self.hosts, limit_s)
+        step = Step("drafts", "see it draft for the engine", self.worker.name, (see,))
+        return plan.then(Plan(COMMAND, (step,)))
 
-    def prove(self, client: Client, before: Mapping[str, Any]) -> None:
-        """After a restart: live on both ranks, a new session, rising steps; NotLive otherwise."""
-        end_s = time.monotonic() + self.engine.start_timeout_s
-        bad: list[Live] = []
-        self.say(f"waiting up to {self.engine.start_timeout_s:g} s for the engine's first drafts")
-        while True:
-            bad = [row for row in self.lives(client) if row.state != "live"]
-            stats = stats_of(self.worker, self.fleet.worker.admin[0])
-            is_new = stats["hellos"] > before["hellos"] or stats["pid"] != before["pid"]
-            is_same = stats["pid"] == before["pid"]
-            rises = stats["steps"] > (before["steps"] if is_same else 0)
-            if not bad and is_new and rises:
-                return
-            if time.monotonic() > end_s:
-                break
-            time.sleep(_LOOK_EVERY_S)
-        if bad:
-            row = bad[0]
-            raise NotLive(
-                f"{row.host}: {row.name} is {row.state} in the running engine: {row.found}, "
-                f"expected {row.wanted}"
-            )
-        if not is_new:
-            raise NotLive(
-                f"{self.worker.name}: the engine's client opened no session at the worker"
-            )
-        raise NotLive(
-            f"{self.worker.name}: a session but no step since; steps rise with the first request: "
-            "send one, then look at dsparkctl stats"
-        )
+    def faults(self, client: Client) -> list[str]:
+        """What runs on the Sparks and is not what is installed there, a line each."""
+        facts = self.facts(self.engine.ranks)
+        return [line for one in facts for line in faults(one, client.values)]
 
     def _wheel(self, wheelhouse: Path | None, cache: Path) -> Wheel:
         folder = wheelhouse or self.fleet.release.wheelhouse

@@ -13,7 +13,10 @@ from dsparkctl.config.policy import PolicySettings
 from dsparkctl.rollout.render import RenderError
 
 PREFIX: Final = "VLLM_DSPARK_REMOTE_"
-_HEAD: Final = "# Written by dsparkctl from the operator's dspark.yaml; a deploy replaces it.\n"
+_HEAD: Final = """\
+# Written by dsparkctl from the operator's dspark.yaml; a deploy replaces it.
+# systemd: EnvironmentFile=   docker: --env-file   a shell: set -a; . this file; set +a
+"""
 _LINE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.,:/?=@%+\[\]-]*")
 _NAMES: Final = {"asynchronous": "ASYNC"}

@@ -56,6 +56,18 @@ class Outcome:
             return Exit.PARTIAL
         return Exit.SSH if isinstance(self.error, SshError) else Exit.FAILED
 
+    def by_host(self, plan: Plan) -> list[tuple[str, str]]:
+        """How far each host of the plan came, for a person."""
+        found = []
+        for host in plan.hosts:
+            wanted = [step for step in plan.steps if step.host == host and not step.is_optional]
+            n_done = sum(step in self.done for step in wanted)
+            said = "done" if n_done == len(wanted) else f"{n_done} of {len(wanted)} steps"
+            if self.failed is not None and self.failed.host == host:
+                said += f", failed: {self.failed.title}"
+            found.append((host, said))
+        return found
+
     @property
     def _host(self) -> str:
         return self.failed.host if self.failed else ""

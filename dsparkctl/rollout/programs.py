@@ -5,7 +5,7 @@ host that answers with anything else has said why.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
@@ -22,12 +22,15 @@ def ask(
     as_root: bool = False,
     timeout_s: float = 60.0,
     python: str = "python3",
+    through: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The answer of `on_host/<program>.py`; HostError when there is none."""
+    """The answer of `on_host/<program>.py`; HostError when there is none.
+
+    `through` goes in front of the command: into a container.
+    """
     source = files("dsparkctl.rollout.on_host").joinpath(f"{program}.py").read_bytes()
-    ran = host.check(
-        (python, "-I", "-", json.dumps(asked)), stdin=source, as_root=as_root, timeout_s=timeout_s
-    )
+    argv = (*through, python, "-I", "-", json.dumps(asked))
+    ran = host.check(argv, stdin=source, as_root=as_root, timeout_s=timeout_s)
     try:
         answer = json.loads(ran.stdout[:MAX_ANSWER_BYTES])
     except ValueError:

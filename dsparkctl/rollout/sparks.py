@@ -1,125 +1,29 @@
 """From facts to a plan for the engine's hosts: pure.
 
-Decides what is written to each Spark, and that ranks are a unit: all stop before one starts, and
-they start in their order, each once the one before is seen to be there: rank 0 holds the
-rendezvous, and must not start again after another rank has joined it. Without `restart` nothing is
-restarted, and what runs on keeps what it was started with.
+Decides what is written to each Spark and what is taken away again. Without `restart` nothing is
+restarted, and what runs on keeps what it was started with; how ranks restart is `ranks`'.
 """
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Final
 
 from dsparkctl.config.engine import EngineSettings
 from dsparkctl.config.fleet import Fleet
-from dsparkctl.rollout import engines, env_file
-from dsparkctl.rollout.acts import Folder, PutFile, Run, Switch, WaitUntil, Write
-from dsparkctl.rollout.host import Host, HostError, Ran
+from dsparkctl.rollout import engines, env_file, ranks
+from dsparkctl.rollout.acts import Folder, PutFile, Remove, Run, Switch, Write
+from dsparkctl.rollout.environ import faults
+from dsparkctl.rollout.host import HostError
 from dsparkctl.rollout.plan import Act, Plan, Step
-from dsparkctl.rollout.programs import ask
-from dsparkctl.rollout.wheelhouse import Wheel
+from dsparkctl.rollout.spark_facts import Process, SparkFacts
+from dsparkctl.rollout.wheelhouse import OURS, Wheel
 
 STAGE: Final = PurePosixPath("/opt/dspark-client")
 """Wheels on the Sparks, one folder each, of the login account."""
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One running process of the engine, and the variables that it was started with."""
-
-    pid: int
-    command: str
-    variables: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SparkFacts:
-    """One Spark."""
-
-    host: str
-    account: str = "root"
-    env_text: str | None = None
-    drop_in_text: str | None = None
-    package_digest: str | None = None
-    """Over the installed files of ours; None where there are none."""
-    package_version: str = ""
-    processes: tuple[Process, ...] = ()
-
-
-def look(host: Host, engine: EngineSettings) -> SparkFacts:
-    """Ask a Spark; HostError when it does not say."""
-    extra = engines.drop_in(engine)
-    asked = {
-        "env_file": str(engine.env_file),
-        "unit": engine.unit if engine.kind == "systemd" else None,
-        "container": engine.container if engine.kind == "docker" else None,
-        "process": engine.process,
-        "python": str(engine.python or ""),
-        "mount": str(engine.mount) if engine.mount else None,
-        "drop_in": str(extra[0]) if extra else None,
-    }
-    answer = ask(host, "engine_facts", asked, as_root=True)
-    try:
-        return _facts(host.name, answer)
-    except (KeyError, TypeError, ValueError) as error:
-        raise HostError(f"{host.name}: facts that cannot be read: {error!r}"[:300]) from None
-
-
-def _facts(host: str, answer: Mapping[str, Any]) -> SparkFacts:
-    package = answer["package"] or {}
-    return SparkFacts(
-        host,
-        str(answer["account"]),
-        answer["env_text"],
-        answer["drop_in_text"],
-        package.get("digest"),
-        str(package.get("version", "")),
-        tuple(
-            Process(int(one["pid"]), str(one["command"]), tuple(sorted(one["variables"].items())))
-            for one in answer["processes"]
-        ),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """What became of one variable in the processes that run on one Spark."""
-
-    host: str
-    name: str
-    state: str
-    """live, stale, missing, extra"""
-    wanted: str | None
-    found: str | None
-
-
-def live(facts: SparkFacts, wanted: Mapping[str, str]) -> list[Live]:
-    """Each wanted variable, and each other of ours, as the engine's processes have it.
-
-    A process that has none of ours is a helper of the engine, unless none has any.
-    """
-    ours = [dict(one.variables) for one in facts.processes]
-    told = [one for one in ours if any(name.startswith(env_file.PREFIX) for name in one)]
-    seen = told or ours
-    found: list[Live] = []
-    for name, value in wanted.items():
-        values = {one.get(name) for one in seen} or {None}
-        if values == {value}:
-            found.append(Live(facts.host, name, "live", value, value))
-        elif values == {None}:
-            found.append(Live(facts.host, name, "missing", value, None))
-        else:
-            other = next((one for one in values if one not in (value, None)), None)
-            found.append(Live(facts.host, name, "stale", value, other))
-    extra = {
-        name: value
-        for one in seen
-        for name, value in one.items()
-        if name.startswith(env_file.PREFIX) and name not in wanted
-    }
-    return found + [Live(facts.host, n, "extra", None, v) for n, v in sorted(extra.items())]
+_HEX: Final = "[0-9a-f]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,21 +45,23 @@ class Client:
     def plan(self, facts: Sequence[SparkFacts], command: str, *, restart: bool) -> Plan:
         """Files on every Spark of `facts` first, then, if asked, the ranks together."""
         steps = [step for one in facts for step in self._files(one)]
-        stale = [
-            one.host
-            for one in facts
-            if one.processes and any(row.state != "live" for row in live(one, self.values))
-        ]
-        notes: tuple[str, ...] = ()
-        is_down = any(not one.processes for one in facts)
-        if restart and (steps or stale or is_down):
-            steps += self._restart()
-        elif not restart and (steps or stale):
-            notes = (
-                f"{', '.join(stale) or 'the Sparks'}: what runs there keeps what it was started "
-                "with; --restart restarts all ranks",
+        is_old = bool(steps) or any(faults(one, self.values) for one in facts)
+        if restart and (is_old or not all(one.is_up for one in facts)):
+            by_host = {one.host: one for one in facts}
+            return Plan(command, (*steps, *ranks.restart(self.engine, by_host, self.values)))
+        return Plan(command, tuple(steps), notes=tuple(self._notes(facts)) if is_old else ())
+
+    def _notes(self, facts: Sequence[SparkFacts]) -> Iterator[str]:
+        """What is installed and not live, without a restart."""
+        running = [one.host for one in facts if one.is_up]
+        if running:
+            yield (
+                f"{', '.join(running)}: installed, not live: what runs there keeps what it was "
+                "started with; --restart restarts all ranks"
             )
-        return Plan(command, tuple(steps), notes=notes)
+        if len(running) < len(facts):
+            rest = ", ".join(one.host for one in facts if not one.is_up)
+            yield f"{rest}: installed, not live: no engine runs there"
 
     def _files(self, facts: SparkFacts) -> Iterator[Step]:
         engine, acts = self.engine, list[Act]()
@@ -211,64 +117,53 @@ class Client:
         )
         return Step("install", title, facts.host, tuple(acts))
 
-    def _restart(self) -> list[Step]:
-        engine = self.engine
-        stop, start = engines.stop(engine), engines.start(engine)
-        order = [engine.ranks[rank] for rank in engine.start_order]
-        steps: list[Step] = []
-        if stop is not None:
-            for host in reversed(order):
-                acts: tuple[Act, ...] = (Run(stop, timeout_s=engine.stop_timeout_s), self._gone())
-                steps.append(Step("stop", f"stop rank {engine.ranks.index(host)}", host, acts))
-        if start is not None:
-            for host in order:
-                rank = engine.ranks.index(host)
-                up: tuple[Act, ...] = (Run(start, timeout_s=engine.start_timeout_s), self._there())
-                if rank == 0 and engine.rendezvous_port is not None:
-                    up += (self._listens(engine.rendezvous_port),)
-                steps.append(Step("start", f"start rank {rank}", host, up))
-        return steps
 
-    def _gone(self) -> WaitUntil:
-        return WaitUntil(
-            "the rank to be gone", self._state(), _is_gone, self.engine.stop_timeout_s, as_root=True
+def undeploy(fleet: Fleet, facts: Sequence[SparkFacts], command: str) -> Plan:
+    """Take the client and its variables away again; the engine then drafts for itself.
+
+    HostError while an engine runs on it: it would lose files that it may yet read.
+    """
+    engine = fleet.engine
+    if engine is None:
+        return Plan(command)
+    using = [one.host for one in facts if any(_is_told(process) for process in one.processes)]
+    if using:
+        raise HostError(
+            f"{', '.join(using)}: the engine runs on this client; stop it on every rank first"
         )
-
-    def _there(self) -> WaitUntil:
-        return WaitUntil(
-            "the rank to run", self._state(), _is_there, self.engine.start_timeout_s, as_root=True
-        )
-
-    def _state(self) -> tuple[str, ...]:
-        match self.engine.kind:
-            case "systemd":
-                return ("systemctl", "is-active", str(self.engine.unit))
-            case "docker":
-                name = str(self.engine.container)
-                return ("docker", "inspect", "--format", "{{.State.Running}}", name)
-            case _:
-                # A pattern that does not match the command which looks for it.
-                text = self.engine.process
-                return ("pgrep", "-f", f"[{text[0]}]{text[1:]}")
-
-    def _listens(self, port: int) -> WaitUntil:
-        return WaitUntil(
-            f"rank 0 to listen on port {port}",
-            ("cat", "/proc/net/tcp", "/proc/net/tcp6"),
-            lambda ran: f":{port:04X} " in _listeners(ran),
-            self.engine.start_timeout_s,
-        )
+    found = tuple(step for one in facts for step in _removed(engine, fleet, one))
+    notes: tuple[str, ...] = ()
+    if found and engine.kind != "systemd":
+        notes = (f"take {engine.env_file} out of your own start command; it is gone",)
+    return Plan(command, found, notes=notes)
 
 
-def _is_gone(ran: Ran) -> bool:
-    return ran.text in ("", "inactive", "failed", "unknown", "false") or ran.code != 0
+def _is_told(process: Process) -> bool:
+    return any(name.startswith(env_file.PREFIX) for name, _ in process.variables)
 
 
-def _is_there(ran: Ran) -> bool:
-    return ran.code == 0 and ran.text not in ("", "false", "inactive", "failed")
+def _removed(engine: EngineSettings, fleet: Fleet, facts: SparkFacts) -> Iterator[Step]:
+    extra, acts = engines.drop_in(engine), list[Act]()
+    if extra is not None and facts.drop_in_text is not None:
+        # First: a unit whose EnvironmentFile is missing does not start.
+        acts += [Remove(extra[0]), Run(("systemctl", "daemon-reload"))]
+    if facts.env_text is not None:
+        acts.append(Remove(engine.env_file))
+    if facts.package_digest is not None:
+        acts += _uninstalled(engine)
+    if acts:
+        acts += [Remove(fleet.policy.switch_file), Remove(STAGE)]
+        yield Step("undeploy", "remove the client and its variables", facts.host, tuple(acts))
 
 
-def _listeners(ran: Ran) -> str:
-    """The local addresses of listening sockets (state 0A of /proc/net/tcp)."""
-    lines = (line.split() for line in ran.text.splitlines())
-    return " ".join(f"{line[1]} " for line in lines if len(line) > 3 and line[3] == "0A")
+def _uninstalled(engine: EngineSettings) -> list[Act]:
+    if engine.mount is None:
+        pip = (str(engine.python), "-m", "pip", "uninstall", "--quiet", "--yes")
+        return [Run((*pip, "--root-user-action=ignore", OURS), timeout_s=300.0)]
+    above, name = str(engine.mount.parent), escape(engine.mount.name)
+    unpacked = ("find", above, "-maxdepth", "1", "-type", "d", "-name", name + "." + _HEX * 16)
+    return [
+        # Without -r: a folder that somebody made there himself is not ours to remove.
+        Run(("rm", "-f", "--", str(engine.mount))),
+        Run((*unpacked, "-exec", "rm", "-rf", "--", "{}", "+")),
+    ]

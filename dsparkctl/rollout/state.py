@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dsparkctl.rollout import env_file
+from dsparkctl.rollout.environ import faults
 from dsparkctl.rollout.facts import WorkerFacts
-from dsparkctl.rollout.sparks import Client, SparkFacts, live
+from dsparkctl.rollout.spark_facts import SparkFacts
+from dsparkctl.rollout.sparks import Client
 
 
 class Fact(NamedTuple):
@@ -54,9 +56,10 @@ def spark_state(facts: Sequence[SparkFacts], client: Client) -> Iterator[Fact]:
         drift = "" if one.env_text == wanted else "a deploy would write it anew"
         said = str(client.engine.env_file) if one.env_text is not None else "missing"
         yield Fact(one.host, "variables", said, drift)
-        if not one.processes:
+        if not one.is_up:
             yield Fact(one.host, "engine", "does not run")
             continue
-        bad = [row for row in live(one, client.values) if row.state != "live"]
-        drift = ", ".join(f"{row.name} is {row.state}" for row in bad[:3])
-        yield Fact(one.host, "engine", f"{len(one.processes)} processes run", drift)
+        bad = [text.removeprefix(f"{one.host}: ") for text in faults(one, client.values)]
+        n = len(one.processes)
+        said = f"{n} process{'' if n == 1 else 'es'} run{'s' if n == 1 else ''}"
+        yield Fact(one.host, "engine", said, ", ".join(bad[:3]))
