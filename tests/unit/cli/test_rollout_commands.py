@@ -63,7 +63,7 @@ def test_probe_and_stats_by_way_of_a_host_say_that_it_is_the_host(cli: Cli, nobo
 def test_a_probe_is_measured_at_one_place(cli: Cli) -> None:
     code, out, err = cli("probe", "tcp://127.0.0.1:18630", "--from", "a", "--via", "b")
     assert (code, out) == (Exit.USAGE, "")
-    assert err == "--from measures on that host, --via from here: leave one out\n"
+    assert err == "--via goes through a host, --from measures on it: say one of them\n"
 
 
 def test_a_configuration_that_names_no_host_is_exit_code_2(cli: Cli, tmp_path: Path) -> None:

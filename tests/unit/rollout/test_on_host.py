@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -158,7 +159,8 @@ def test_the_engines_processes_tell_what_they_were_started_with(
         found = said(run_program, "engine_facts", asked)
         assert [one["pid"] for one in found["processes"]] == [engine.pid]
         assert found["processes"][0]["variables"] == {"VLLM_DSPARK_REMOTE_TRIP": "7"}
-        assert found["env_text"] is None
+        assert found["env_file_text"] is None
+        assert 0 <= time.time() - found["processes"][0]["started_s"] < 30
     finally:
         engine.kill()
         engine.wait()
@@ -181,6 +183,50 @@ def test_an_installed_client_has_the_digest_of_its_wheel(
     asked = {"env_file": "/none", "unit": "none.service", "container": None, "process": "x",
              "python": "", "mount": str(site), "drop_in": None}  # fmt: skip
     found = said(run_program, "engine_facts", asked)
+    came_s = found["package"].pop("came_s")
+    assert 0 <= time.time() - came_s < 30
     assert found["package"] == {"digest": package_digest(wheel), "version": "0.1.0"}
     (site / "dsparkctl" / "client" / "a.py").write_text("changed")
     assert said(run_program, "engine_facts", asked)["package"]["digest"] != package_digest(wheel)
+
+
+def test_a_process_sees_the_switch_file_with_its_own_account_and_root(
+    run_program: Program, tmp_path: Path
+) -> None:
+    """R40: a file that the engine may not look at switches nothing."""
+    mark = f"dspark-test-switch-{os.getpid()}"
+    switch = tmp_path / "open" / "off"
+    switch.parent.mkdir()
+    tmp_path.chmod(0o755)
+    tmp_path.parent.chmod(0o755)
+    run = ("sh", "-c", f"sleep 60; : {mark}")
+    engine = subprocess.Popen(run)
+    asked = {"process": mark, "switch_file": str(switch)}
+
+    def sees() -> Any:
+        return [one["sees_switch"] for one in said(run_program, "engine_facts", asked)["processes"]]
+
+    try:
+        assert sees() == [False]
+        switch.touch()
+        assert sees() == [True]
+    finally:
+        engine.kill()
+        engine.wait()
+    if os.getuid() == 0:
+        other = subprocess.Popen(run, user="nobody", group="nogroup", extra_groups=[])
+        try:
+            switch.parent.chmod(0o700)
+            assert sees() == [None]
+        finally:
+            other.kill()
+            other.wait()
+
+
+def test_a_listener_is_seen_on_its_port_and_a_connection_is_none(run_program: Program) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as mine:
+            for asked, seen in ((port, True), (mine.getsockname()[1], False)):
+                found = said(run_program, "engine_facts", {"process": "x" * 40, "port": asked})
+                assert found["listens"] is seen

@@ -51,7 +51,7 @@ def see(
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, str):
             raise NotAnswering(f"x: {answer}")
-        return BEFORE | answer
+        return {**BEFORE, **answer}
 
     monkeypatch.setattr(proof, "stats_of", stats)
     hosts = {name: one.host() for name, one in two.items()}

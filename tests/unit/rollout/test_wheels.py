@@ -7,7 +7,6 @@ import pytest
 
 from dsparkctl import __version__
 from dsparkctl.rollout.deploy_sparks import package_digest
-from dsparkctl.rollout.env_use import judged, known_names
 from dsparkctl.rollout.facts import WorkerFacts
 from dsparkctl.rollout.host import Ran, SudoError
 from dsparkctl.rollout.own_wheel import own_wheel
@@ -128,40 +127,3 @@ def test_a_sudo_that_refuses_is_one_line(
 ) -> None:
     with pytest.raises(SudoError, match=words):
         sudo(quiet, password)
-
-
-def test_a_variable_is_inert_where_no_code_names_it() -> None:
-    places = {
-        "VLLM_DSPARK_REMOTE_TRIP": {"file"},
-        "VLLM_DSPARK_REMOTE_TRAP": {"file", "engine"},
-        "VLLM_DSPARK_MARKOV_CACHE": {"engine"},
-        "VLLM_DSPARK_TURBO": {"engine"},
-    }
-    found = {"VLLM_DSPARK_MARKOV_CACHE": ["vllm/envs.py"], "VLLM_DSPARK_TURBO": []}
-    used = {one.name: one.is_used for one in judged("a", places, found, has_client=True)}
-    assert used == {
-        "VLLM_DSPARK_MARKOV_CACHE": True,
-        "VLLM_DSPARK_REMOTE_TRAP": False,
-        "VLLM_DSPARK_REMOTE_TRIP": True,
-        "VLLM_DSPARK_TURBO": False,
-    }
-    assert not any(one.is_used for one in judged("a", places, {}, has_client=False))
-
-
-def test_the_known_names_are_those_of_the_clients_table() -> None:
-    from dsparkctl.client.environment import PREFIX, TABLE
-
-    assert known_names() == {PREFIX + variable.name for variable in TABLE}
-
-
-def test_sources_of_packages_are_searched_for_names(run_program: object, tmp_path: Path) -> None:
-    import json
-
-    site = tmp_path / "vllm_fork"
-    site.mkdir()
-    (site / "envs.py").write_text('get("VLLM_DSPARK_A")')
-    assert callable(run_program)
-    asked = {"names": ["VLLM_DSPARK_A", "VLLM_DSPARK_B"], "python": "", "mount": str(tmp_path)}
-    code, out, err = run_program("env_use", asked)
-    assert code == 0, err
-    assert json.loads(out)["used"] == {"VLLM_DSPARK_A": ["vllm_fork/envs.py"], "VLLM_DSPARK_B": []}
