@@ -60,13 +60,13 @@ bench: setup ## the figures of benchmarks/README.md
 setup: $(VENV)/installed
 
 # torch is pinned by version, not by hash: its builds differ from host to host.
-$(VENV)/installed: pyproject.toml constraints.txt Makefile
+$(VENV)/installed: pyproject.toml dsparkctl/constraints.txt Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+	$(BIN)/python -m pip install --quiet --constraint dsparkctl/constraints.txt pip
+	$(BIN)/python -m pip install --quiet --constraint dsparkctl/constraints.txt \
 		$(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$(TORCH_VERSION)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+	$(BIN)/python -m pip install --quiet --constraint dsparkctl/constraints.txt \
 		--group dev --editable '.[worker,metrics]'
 	touch $@
 

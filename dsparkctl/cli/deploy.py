@@ -60,7 +60,7 @@ def x86host(
     """
     with (
         at_worker(config, host_key, lock_wait) as deploy,
-        deploy.locked("deploy x86host", is_dry=dry_run or diff),
+        deploy.locked("deploy x86host", is_dry=dry_run or diff) as lease,
     ):
         try:
             plan = deploy.plan(deploy.facts(), wheelhouse, cache_folder(), "deploy x86host")
@@ -69,7 +69,7 @@ def x86host(
         if dry_run or diff:
             show_plan(plan, as_json=as_json, with_diff=diff)
         else:
-            finish(plan, deploy.run(plan), as_json=as_json)
+            finish(plan, deploy.run(plan, lease), as_json=as_json)
 
 
 @app.command()
@@ -90,7 +90,7 @@ def checkpoint(
     """
     with (
         at_worker(config, host_key, lock_wait) as deploy,
-        deploy.locked("deploy checkpoint", is_dry=dry_run),
+        deploy.locked("deploy checkpoint", is_dry=dry_run) as lease,
     ):
         try:
             plan = plan_checkpoint(deploy.fleet, deploy.host, directory, receipt, markov)
@@ -99,7 +99,7 @@ def checkpoint(
         if dry_run:
             show_plan(plan, as_json=as_json, with_diff=False)
         else:
-            finish(plan, deploy.run(plan), as_json=as_json)
+            finish(plan, deploy.run(plan, lease), as_json=as_json)
 
 
 @app.command()
@@ -126,7 +126,7 @@ def spark(
     fleet = fleet_of(config)
     with reaching(fleet, host_key) as hosts:
         worker = Deploy(fleet, hosts[worker_host(fleet)], telling(), lock_wait)
-        with worker.locked("deploy spark", is_dry=dry_run or diff):
+        with worker.locked("deploy spark", is_dry=dry_run or diff) as lease:
             try:
                 deploy = SparkDeploy(fleet, worker.host, hosts)
                 names = _limited(deploy.engine.ranks, limit, restart=restart)
@@ -138,7 +138,7 @@ def spark(
             if dry_run or diff:
                 show_plan(plan, as_json=as_json, with_diff=diff)
                 return
-            outcome = worker.run(plan, hosts)
+            outcome = worker.run(plan, lease, hosts)
             for line in deploy.faults(client):
                 render.note(line)
             finish(plan, outcome, as_json=as_json)

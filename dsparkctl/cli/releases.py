@@ -56,7 +56,7 @@ def rollback(
     """Go back to an earlier release of the worker, and see it draft."""
     with (
         at_worker(config, host_key, lock_wait) as deploy,
-        deploy.locked("rollback", is_dry=dry_run or diff),
+        deploy.locked("rollback", is_dry=dry_run or diff) as lease,
     ):
         try:
             plan = Recipe(deploy.fleet).rollback(deploy.facts(), release, "rollback")
@@ -65,7 +65,7 @@ def rollback(
         if dry_run or diff:
             show_plan(plan, as_json=as_json, with_diff=diff)
         else:
-            finish(plan, deploy.run(plan), as_json=as_json)
+            finish(plan, deploy.run(plan, lease), as_json=as_json)
 
 
 @releases_app.command()
@@ -131,7 +131,7 @@ def undeploy(
     fleet = fleet_of(config)
     with reaching(fleet, host_key) as hosts:
         deploy = Deploy(fleet, hosts[worker_host(fleet)], telling(), lock_wait)
-        with deploy.locked("undeploy", is_dry=dry_run):
+        with deploy.locked("undeploy", is_dry=dry_run) as lease:
             if sparks:
                 plan = undeploy_sparks(fleet, _spark_facts(fleet, hosts), "undeploy --sparks")
             else:
@@ -139,7 +139,7 @@ def undeploy(
             if dry_run:
                 show_plan(plan, as_json=as_json, with_diff=False)
             else:
-                finish(plan, deploy.run(plan, hosts), as_json=as_json)
+                finish(plan, deploy.run(plan, lease, hosts), as_json=as_json)
 
 
 def _spark_facts(fleet: Fleet, hosts: Hosts) -> list[SparkFacts]:

@@ -25,19 +25,22 @@ class WaitTimedOut(HostError):  # noqa: N818 -- what happened
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A command that must succeed."""
+    """A command that must succeed, unless it says that it may not."""
 
     argv: tuple[str, ...]
     as_root: bool = True
     stdin: bytes = b""
     timeout_s: float = 60.0
+    may_fail: bool = False
 
     def apply(self, host: Host, tell: Tell) -> None:
-        host.check(self.argv, stdin=self.stdin, as_root=self.as_root, timeout_s=self.timeout_s)
+        run = host.run if self.may_fail else host.check
+        run(self.argv, stdin=self.stdin, as_root=self.as_root, timeout_s=self.timeout_s)
 
     def __str__(self) -> str:
         fed = f" < sha256:{_digest(self.stdin)}" if self.stdin else ""
-        return f"{'' if self.as_root else 'as the ssh account: '}run {shlex.join(self.argv)}{fed}"
+        who = "" if self.as_root else "as the ssh account: "
+        return f"{who}{'try to ' * self.may_fail}run {shlex.join(self.argv)}{fed}"
 
 
 @dataclass(frozen=True, slots=True)

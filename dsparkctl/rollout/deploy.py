@@ -17,7 +17,7 @@ from dsparkctl.rollout.execute import Outcome, Result, execute
 from dsparkctl.rollout.facts import WorkerFacts, gather
 from dsparkctl.rollout.host import Host, HostError, Hosts
 from dsparkctl.rollout.layout import Layout
-from dsparkctl.rollout.lock import held, who
+from dsparkctl.rollout.lock import Lease, held, who
 from dsparkctl.rollout.plan import Plan, Step, Tell
 from dsparkctl.rollout.recipe import Recipe
 from dsparkctl.rollout.release import Release
@@ -25,8 +25,8 @@ from dsparkctl.rollout.render import worker_config, worker_unit
 from dsparkctl.rollout.wheelhouse import Wheel, read_wheelhouse, refused_by_host
 from dsparkctl.rollout.wheels_from_index import make_wheelhouse
 
-_ROOM: Final = 6
-"""An installed wheel takes some three times its size, and the upload lies beside it."""
+_ROOM: Final = 7
+"""An installed wheel takes some three to five times its size; upload and copy lie beside it."""
 
 
 class PreflightError(HostError):
@@ -50,7 +50,7 @@ class Deploy:
     def admin(self) -> Endpoint:
         return self.fleet.worker.admin[0]
 
-    def locked(self, command: str, *, is_dry: bool = False) -> AbstractContextManager[None]:
+    def locked(self, command: str, *, is_dry: bool = False) -> AbstractContextManager[Lease | None]:
         """The host's lock; a dry run needs none."""
         if is_dry:
             return nullcontext()
@@ -83,8 +83,11 @@ class Deploy:
             )
         return plan
 
-    def run(self, plan: Plan, hosts: Hosts | None = None) -> Outcome:
-        """Execute, and write down every step; `hosts` has whatever else the plan names."""
+    def run(self, plan: Plan, lease: Lease | None, hosts: Hosts | None = None) -> Outcome:
+        """Execute, and write down every step; `hosts` has whatever else the plan names.
+
+        LockLost before a step that would be done under somebody else's lock.
+        """
 
         def record(step: Step, result: Result, said: str) -> None:
             entry = {"who": who(), "command": plan.command, "plan": plan.hash, "step": step.key}
@@ -92,13 +95,13 @@ class Deploy:
             entry |= {"release": plan.release, "result": str(result), "said": said}
             history.append(self.host, self.layout, entry)
 
-        return execute(
-            plan,
-            hosts or {self.host.name: self.host},
-            tell=self.tell,
-            before=lambda step: self.tell.say(f"{step.host}: {step.title}"),
-            record=record,
-        )
+        def before(step: Step) -> None:
+            if lease is not None:
+                lease.check()
+            self.tell.say(f"{step.host}: {step.title}")
+
+        every = hosts or {self.host.name: self.host}
+        return execute(plan, every, tell=self.tell, before=before, record=record)
 
     def _wheels(
         self, facts: WorkerFacts, wheelhouse: Path | None, cache: Path

@@ -1,8 +1,9 @@
 """Whether a worker is the one that was wanted, and drafts: asked of the worker itself (R37).
 
 Decides what healthy means: it answers PING, its STATS name the identity of the receipt, its
-self-test came out right, and after a while the same process still says so. Goes through the host's
-admin listener, never near the engine's connection, and never sends HELLO.
+self-test came out right, it is the unit's own process and the release's version, and after a while
+it still says so. Goes through the host's admin listener, never near the engine's connection, and
+never sends HELLO.
 """
 
 import json
@@ -80,6 +81,8 @@ class Gate:
     admin: Endpoint
     identity: str | None
     """Hex; None where no receipt tells it."""
+    version: str
+    """Of our distribution, as `build_version` says it."""
     timeout_s: float
     settle_s: float
 
@@ -113,12 +116,24 @@ class Gate:
 
     def _look(self, host: Host) -> dict[str, Any]:
         stats = stats_of(host, self.admin)
-        if fault := fault_of(stats, self.identity):
+        pid = host.run(("systemctl", "show", UNIT, "--property=MainPID", "--value")).text.strip()
+        if str(stats.get("pid")) != pid:
+            raise NotAnswering(
+                f"{host.name}: process {stats.get('pid')} answers on {self.admin}, the unit's is "
+                f"{pid or 'unknown'}: another worker holds the address"
+            )
+        fault = fault_of(stats, self.identity)
+        if not fault and stats.get("build_version") != self.version:
+            fault = f"its version is {stats.get('build_version')}, the release's is {self.version}"
+        if fault:
             raise GateError(f"{host.name}: the worker answers, but {fault}")
         return stats
 
     def __str__(self) -> str:
-        return f"gate: {self.admin}, identity {self.identity}, settling {self.settle_s:g} s"
+        return (
+            f"gate: {self.admin}, identity {self.identity}, version {self.version}, settling "
+            f"{self.settle_s:g} s"
+        )
 
 
 @dataclass(frozen=True, slots=True)

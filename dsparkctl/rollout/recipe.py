@@ -1,27 +1,33 @@
 """From facts to a plan for the worker's host: pure.
 
 Decides which steps are needed, and what each finds when the ones before it are done. Their order:
-account, folders, upload, build, activate, prune. Only `activate` touches what serves, and only it
-has something to take back.
+account, folders, sweep, upload, build, activate, prune. Only `activate` touches what serves, and
+only it has something to take back (`activation`).
 """
 
 import difflib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import PurePosixPath
 from typing import Final
 
 from dsparkctl.config.fleet import Fleet
-from dsparkctl.rollout.acts import Folder, PutFile, PutTree, Remove, Run, Switch, Write
+from dsparkctl.rollout.activation import gate_of, serves, switch, way_back
+from dsparkctl.rollout.acts import Folder, PutFile, PutTree, Remove, Run, Write
 from dsparkctl.rollout.facts import ReleaseFacts, UnitFacts, WorkerFacts
-from dsparkctl.rollout.gate import Gate, ShowJournal
 from dsparkctl.rollout.layout import COMPLETE, CONFIG, MANIFEST, UNIT, Layout
 from dsparkctl.rollout.plan import Act, Plan, Step
-from dsparkctl.rollout.release import Release, is_id, is_of
+from dsparkctl.rollout.release import Release, is_id
 
 BUILD_TIMEOUT_S: Final = 1800.0
 _LARGE_BYTES: Final = 8 << 20
 """Worth resuming in the middle."""
+_UPLOAD_DIGITS: Final = 16
+_UPLOAD: Final = re.compile(f"[0-9a-f]{{{_UPLOAD_DIGITS}}}")
+_READABLE: Final = ("sh", "-c", 'umask 022 && exec "$@"', "sh")
+"""What is installed must be readable for the worker, whatever root's umask."""
 
 
 class NoPlan(Exception):  # noqa: N818 -- what there is
@@ -45,16 +51,29 @@ class Recipe:
         return Plan(command, tuple(self._deploy(facts, release, found, name)), name)
 
     def rollback(self, facts: WorkerFacts, to: str | None, command: str) -> Plan:
-        """Back to `to`, by itself to the release that served before."""
-        wanted = to or facts.previous
+        """Back to `to`, by itself to the latest release before this one that was healthy."""
+        wanted = to or self._last_good(facts)
         if wanted is None:
-            raise NoPlan(f"{facts.host}: no previous release to go back to")
+            raise NoPlan(
+                f"{facts.host}: no previous release that was healthy; dsparkctl releases shows "
+                "what there is, and one of them can be named"
+            )
         found = facts.release(wanted)
         if found is None or not found.is_complete:
             raise NoPlan(f"{facts.host}: {wanted}: no complete release of that name")
-        if wanted == facts.current:
+        if found.altered:
+            changed = ", ".join(found.altered[:3])
+            raise NoPlan(f"{facts.host}: {wanted} was altered since it was installed: {changed}")
+        if serves(facts, found):
             raise NoPlan(f"{facts.host}: {wanted} serves already")
         return Plan(command, (self._activate(facts, found),), wanted)
+
+    @staticmethod
+    def _last_good(facts: WorkerFacts) -> str | None:
+        """What the links and the history record, never what merely lies there."""
+        whole = {one.id for one in facts.releases if one.is_complete and not one.altered}
+        usable = (whole & set(facts.healthy)) - {facts.current}
+        return next((one for one in (facts.previous, *facts.healthy[::-1]) if one in usable), None)
 
     def undeploy(self, facts: WorkerFacts, command: str, *, purge: bool) -> Plan:
         """Stop and remove the worker; with `purge` its releases and cache too."""
@@ -79,12 +98,15 @@ class Recipe:
         self, facts: WorkerFacts, release: Release, found: ReleaseFacts | None, name: str
     ) -> Iterator[Step]:
         served = facts.release(facts.current)
-        if served and served.digest == release.digest and self._serves(facts, release, served):
+        if served and served.digest == release.digest and serves(facts, served):
             return
         if not facts.has_user:
             yield (step := self._account(facts))
             facts = _after(step)
         if step_or_none := self._folders(facts):
+            yield step_or_none
+            facts = _after(step_or_none)
+        if step_or_none := self._sweep(facts, release):
             yield step_or_none
             facts = _after(step_or_none)
         if found is None:
@@ -98,16 +120,6 @@ class Recipe:
         facts = _after(step)
         if step_or_none := self._prune(facts):
             yield step_or_none
-
-    @staticmethod
-    def _serves(facts: WorkerFacts, release: Release, served: ReleaseFacts) -> bool:
-        return (
-            served.is_complete
-            and not served.altered
-            and served.id in facts.healthy  # after a power cut it may serve and was never judged
-            and facts.unit.text == release.unit.decode()
-            and (facts.unit.active, facts.unit.enabled) == ("active", "enabled")
-        )
 
     def _account(self, facts: WorkerFacts) -> Step:
         user = self.fleet.worker.user
@@ -135,64 +147,70 @@ class Recipe:
         title = f"make folders below {layout.root}"
         return Step("folders", title, facts.host, acts, after=facts.but(folders=after))
 
+    def _sweep(self, facts: WorkerFacts, release: Release) -> Step | None:
+        """Halves that power cuts and full disks left, and what was spoilt and is built anew."""
+        old = [
+            one.id
+            for one in facts.releases
+            if is_id(one.id)
+            and one.id not in (facts.current, facts.previous)
+            and (not one.is_complete or (one.altered and one.digest == release.digest))
+        ]
+        if not old:
+            return None
+        acts = tuple(Remove(self.layout.release(name)) for name in old)
+        after = facts.but(releases=tuple(one for one in facts.releases if one.id not in old))
+        title = f"remove half releases: {', '.join(old)}"
+        return Step("sweep", title, facts.host, acts, after=after)
+
     def _upload(self, facts: WorkerFacts, release: Release) -> Step | None:
-        name = _upload_name(release)
+        name, held = _upload_name(release), _held(facts, release)
         there = dict(dict(facts.incoming).get(name, ()))
-        missing = [wheel for wheel in release.wheels if there.get(wheel.file) != wheel.sha256]
+        missing = [
+            wheel
+            for wheel in release.wheels
+            if wheel.file not in held and there.get(wheel.file) != wheel.sha256
+        ]
         if not missing:
             return None
         place = self.layout.upload(name)
-        held = _held(facts)
-        kept = [wheel for wheel in missing if (wheel.file, wheel.sha256) in held]
-        missing = [wheel for wheel in missing if wheel not in kept]
         small = [wheel for wheel in missing if wheel.n_bytes < _LARGE_BYTES]
         acts: list[Act] = [Run(("mkdir", "-p", "--", str(place)), as_root=False)]
-        if kept:
-            paths = [
-                str(self.layout.release(held[wheel.file, wheel.sha256]) / "wheels" / wheel.file)
-                for wheel in kept
-            ]
-            copy = ("cp", "--reflink=auto", "-t", str(place), "--", *paths)
-            acts.append(Run(copy, timeout_s=300.0))
         if small:
             files, digests = [w.path for w in small], [w.sha256 for w in small]
             acts.append(PutTree(tuple(files), place, tuple(digests)))
         acts += [
             PutFile(w.path, place / w.file, w.sha256) for w in missing if w.n_bytes >= _LARGE_BYTES
         ]
-        uploads = dict(facts.incoming) | {name: tuple(release.wheel_hashes.items())}
+        whole = there | {wheel.file: wheel.sha256 for wheel in missing}
+        uploads = dict(facts.incoming) | {name: tuple(sorted(whole.items()))}
         after = facts.but(incoming=tuple(uploads.items()))
         n_mb = sum(wheel.n_bytes for wheel in missing) / 1e6
-        title = f"upload {len(missing)} wheels ({n_mb:.1f} MB)"
-        title += f", {len(kept)} are there" if kept else ""
+        title = f"upload {len(missing)} of {len(release.wheels)} wheels ({n_mb:.1f} MB)"
         return Step("upload", title, facts.host, tuple(acts), after=after)
 
     def _build(self, facts: WorkerFacts, release: Release, name: str) -> Step:
-        here, wheels = self.layout.release(name), self.layout.upload(_upload_name(release))
-        python = f"{here}/venv/bin/python"
-        halves = [
-            one.id
-            for one in facts.releases
-            if is_of(one.id, release.digest) and (not one.is_complete or one.altered)
-        ]
+        here, upload = self.layout.release(name), self.layout.upload(_upload_name(release))
+        python, wheels = f"{here}/venv/bin/python", here / "wheels"
         pip = (python, "-I", "-m", "pip", "install", "--quiet", "--no-index", "--no-cache-dir")
         own = f"dsparkctl[worker]=={release.version}"
         acts: tuple[Act, ...] = (
-            *(Remove(self.layout.release(half)) for half in halves),
             Remove(here),
             Folder(here, "root", 0o755),
+            Folder(wheels, "root", 0o755),
+            *self._collect(facts, release, wheels),
             Write(here / CONFIG, release.config),
             Write(here / UNIT, release.unit),
             Write(here / MANIFEST, release.manifest()),
             # Built where it stays: a venv does not survive being moved.
-            Run((str(self.fleet.release.python), "-m", "venv", f"{here}/venv"), timeout_s=300.0),
-            Run((*pip, "--find-links", str(wheels), own), timeout_s=BUILD_TIMEOUT_S),
+            Run((*_READABLE, str(self.fleet.release.python), "-m", "venv", f"{here}/venv"),
+                timeout_s=300.0),
+            Run((*_READABLE, *pip, "--find-links", str(wheels), own), timeout_s=BUILD_TIMEOUT_S),
             Run((python, "-I", "-c", "import dspark_worker.serve, torch"), timeout_s=300.0),
-            Run(("mv", "-T", "--", str(wheels), f"{here}/wheels")),
-            Run(("chown", "-R", "root:root", "--", f"{here}/wheels")),
             Run(("sync", "-f", str(here)), timeout_s=300.0),
             Write(here / COMPLETE, b""),
-        )
+            Remove(upload),
+        )  # fmt: skip
         made = ReleaseFacts(
             name,
             is_complete=True,
@@ -202,66 +220,50 @@ class Recipe:
             unit_text=release.unit.decode(),
             config_text=release.config.decode(),
         )
-        kept = tuple(one for one in facts.releases if one.id not in halves)
         uploads = tuple(one for one in facts.incoming if one[0] != _upload_name(release))
         served = facts.release(facts.current)
         diff = _diff(served.config_text if served else "", made.config_text, CONFIG)
-        after = facts.but(releases=(*kept, made), incoming=uploads)
+        after = facts.but(releases=(*facts.releases, made), incoming=uploads)
         title = f"build release {name}"
         return Step("build", title, facts.host, acts, diff=diff, after=after)
 
+    def _collect(
+        self, facts: WorkerFacts, release: Release, wheels: PurePosixPath
+    ) -> Iterator[Act]:
+        """Into a folder of root's, and checked there: nobody else can change them any more."""
+        held, upload = _held(facts, release), self.layout.upload(_upload_name(release))
+        kept = [str(self.layout.release(one) / "wheels" / file) for file, one in held.items()]
+        new = [str(upload / wheel.file) for wheel in release.wheels if wheel.file not in held]
+        if kept:
+            yield Run(("cp", "--link", "-t", str(wheels), "--", *kept))
+        if new:
+            copy = ("cp", "--reflink=auto", "--no-preserve=all", "-t", str(wheels), "--", *new)
+            yield Run((*_READABLE, *copy), timeout_s=300.0)
+        lines = "".join(f"{wheel.sha256}  {wheel.file}\n" for wheel in release.wheels)
+        check = ("env", "-C", str(wheels), "sha256sum", "--check", "--strict", "--quiet", "-")
+        yield Run(check, stdin=lines.encode(), timeout_s=300.0)
+
     def _activate(self, facts: WorkerFacts, release: ReleaseFacts) -> Step:
-        layout = self.layout
         old = facts.release(facts.current)
-        acts: list[Act] = [Write(layout.unit, release.unit_text.encode())]
-        if old is not None and old.id != release.id:
-            acts.append(Switch(layout.previous, layout.target(old.id)))
-        acts += [Switch(layout.current, layout.target(release.id)), *self._start()]
-        acts.append(self._gate(facts))
-        goes_back = old is not None and old.is_complete and old.id != release.id
-        undo: list[Act] = [
-            ShowJournal("" if goes_back else "there is no other release to go back to")
-        ]
-        if old is not None and goes_back:
-            undo += [Switch(layout.current, layout.target(old.id))]
-            if facts.previous is not None:
-                undo.append(Switch(layout.previous, layout.target(facts.previous)))
-            undo += [Write(layout.unit, old.unit_text.encode()), *self._start(), self._gate(facts)]
-        else:
-            undo += [Run(("systemctl", "disable", "--now", UNIT), timeout_s=120.0)]
-            if old is None:
-                undo.append(Remove(layout.current))
+        leaving = old.id if old is not None and old.id != release.id else None
         unit = UnitFacts(release.unit_text, "active", "enabled", "running")
-        previous = facts.previous if old is None or old.id == release.id else old.id
         healthy = (*(one for one in facts.healthy if one != release.id), release.id)
-        after = facts.but(current=release.id, previous=previous, unit=unit, healthy=healthy)
+        after = facts.but(
+            current=release.id, previous=leaving or facts.previous, unit=unit, healthy=healthy
+        )
         return Step(
             "activate",
             f"activate {release.id} and see it draft",
             facts.host,
-            tuple(acts),
-            tuple(undo),
-            diff=_diff(facts.unit.text or "", release.unit_text, str(layout.unit)),
+            (*switch(self.fleet, release, leaving), gate_of(release, facts, self.fleet)),
+            way_back(facts, self.fleet, release.id),
+            diff=_diff(facts.unit.text or "", release.unit_text, str(self.layout.unit)),
             after=after,
         )
 
-    def _start(self) -> tuple[Act, ...]:
-        """What has failed before may start again; a restart returns when the worker is ready."""
-        patient_s = self.fleet.release.gate_timeout_s
-        return (
-            Run(("systemctl", "daemon-reload")),
-            Run(("systemctl", "enable", "--quiet", UNIT)),
-            Run(("systemctl", "reset-failed", UNIT)),
-            Run(("systemctl", "restart", UNIT), timeout_s=patient_s),
-        )
-
-    def _gate(self, facts: WorkerFacts) -> Gate:
-        release = self.fleet.release
-        admin = self.fleet.worker.admin[0]
-        return Gate(admin, facts.identity, release.gate_timeout_s, release.settle_s)
-
     def _prune(self, facts: WorkerFacts) -> Step | None:
-        """Complete, healthy, unused ones beyond the newest; failed ones stay to be looked at."""
+        """Complete, healthy, unused ones beyond the newest (failed ones stay to be looked at), and
+        uploads that came to nothing."""
         used = {facts.current, facts.previous}
         good = [
             one.id
@@ -270,11 +272,16 @@ class Recipe:
         ]
         kept = set(sorted(good)[-self.fleet.release.keep :]) | used
         old = [name for name in good if name not in kept]
-        if not old:
+        stale = [name for name, _ in facts.incoming if _UPLOAD.fullmatch(name)]
+        if not old and not stale:
             return None
-        acts = tuple(Remove(self.layout.release(name)) for name in old)
-        after = facts.but(releases=tuple(one for one in facts.releases if one.id not in old))
-        title = f"remove {len(old)} old releases"
+        paths = [*map(self.layout.release, old), *map(self.layout.upload, stale)]
+        after = facts.but(
+            releases=tuple(one for one in facts.releases if one.id not in old),
+            incoming=tuple(one for one in facts.incoming if one[0] not in stale),
+        )
+        title = f"remove what is not used any more: {', '.join([*old, *stale])}"
+        acts = tuple(map(Remove, paths))
         return Step("prune", title, facts.host, acts, is_optional=True, after=after)
 
 
@@ -287,14 +294,21 @@ def _is_good(one: ReleaseFacts, digest: str) -> bool:
     return one.digest == digest and one.is_complete and not one.altered and is_id(one.id)
 
 
-def _held(facts: WorkerFacts) -> dict[tuple[str, str], str]:
-    """Wheels that a whole release holds, by name and sha256, to the release's id."""
-    return {pair: one.id for one in facts.releases if one.is_complete for pair in one.wheels}
+def _held(facts: WorkerFacts, release: Release) -> dict[str, str]:
+    """Wanted wheels that a whole release holds: by file name, that release's id."""
+    wanted = release.wheel_hashes
+    return {
+        file: one.id
+        for one in facts.releases
+        if one.is_complete and is_id(one.id)
+        for file, sha256 in one.wheels
+        if wanted.get(file) == sha256
+    }
 
 
 def _upload_name(release: Release) -> str:
     """The same at every attempt, so that one that broke off is gone on with."""
-    return release.digest[:16]
+    return release.digest[:_UPLOAD_DIGITS]
 
 
 def _diff(old: str, new: str, name: str) -> str:

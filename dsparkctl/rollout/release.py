@@ -73,8 +73,3 @@ class Release:
 def is_id(name: str) -> bool:
     """Whether a folder of `releases` is one of ours: nothing else is ever touched."""
     return _ID.fullmatch(name) is not None
-
-
-def is_of(release_id: str, digest: str) -> bool:
-    """Whether an id was made for this digest."""
-    return is_id(release_id) and release_id.endswith(f"-{digest[:8]}")

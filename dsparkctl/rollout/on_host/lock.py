@@ -1,10 +1,12 @@
 """The lock of a host's releases: a file made with O_EXCL, touched while it is held, free once it
-was not touched for its lease. Run there as root.
+was not touched for its lease. Run there as root; one at a time, by flock on its folder, so that of
+two who find the same expired lock one gets it.
 
 Takes {verb: take|touch|drop|look, path, token, owner, lease_s} and prints {held, owner, age_s}:
 `held` says whether the file is `token`'s now, `owner` whose it is otherwise.
 """
 
+import fcntl
 import json
 import os
 import sys
@@ -41,19 +43,16 @@ def make(path: str, said: Any) -> bool:
 def main() -> None:
     asked = json.loads(sys.argv[1])
     path, token, verb = asked["path"], asked["token"], asked["verb"]
+    folder = os.path.dirname(path)
+    if verb == "take":
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+    if os.path.isdir(folder):
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)  # until this program ends
     found = look(path)
     if verb == "take":
-        mine = {"token": token, "owner": asked["owner"]}
         if found is not None and found[1] > asked["lease_s"]:
-            # Whoever renames it away first has taken it; the others see a fresh one or none.
-            stale = f"{path}.{token}"
-            try:
-                os.rename(path, stale)
-                os.unlink(stale)
-            except FileNotFoundError:
-                pass
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        make(path, mine)
+            os.unlink(path)
+        make(path, {"token": token, "owner": asked["owner"]})
     elif found is not None and found[0].get("token") == token:
         if verb == "touch":
             os.utime(path)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dsparkctl import __version__
 from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.rollout.gate import Gate, GateError, NotAnswering, ShowJournal, fault_of, stats_of
 from dsparkctl.rollout.host import Ran
@@ -41,6 +42,15 @@ def test_without_a_receipt_any_identity_will_do() -> None:
     assert fault_of(WELL | {"drafter_identity": "x"}, None) == ""
 
 
+def running(pid: int) -> RecordingHost:
+    """A host whose unit's process is this one."""
+
+    def answer(argv: tuple[str, ...]) -> Ran:
+        return Ran(argv, 0, b"active\n" if "is-active" in argv else f"{pid}\n".encode(), b"")
+
+    return RecordingHost(answer=answer)
+
+
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
     with running_worker("--drafter", "scripted") as found:
@@ -49,15 +59,29 @@ def worker() -> Iterator[Worker]:
 
 def test_a_worker_that_drafts_passes_and_stays_the_same_process(worker: Worker) -> None:
     said: list[str] = []
-    gate = Gate(worker.admin, worker.ready["drafter_identity"], 10.0, 0.05)
-    gate.apply(RecordingHost(), Tell(said.append))
+    gate = Gate(worker.admin, worker.ready["drafter_identity"], __version__, 10.0, 0.05)
+    gate.apply(running(worker.process.pid), Tell(said.append))
     assert said[-1] == "x86host: it drafts; looking again in 0.05 s"
     assert stats_of(RecordingHost(), worker.admin)["pid"] == worker.process.pid
 
 
 def test_another_identity_ends_the_gate_at_once(worker: Worker) -> None:
     with pytest.raises(GateError, match=r"x86host: the worker answers, but its drafter_identity"):
-        Gate(worker.admin, IDENTITY, 60.0, 0.0).apply(RecordingHost(), Tell())
+        Gate(worker.admin, IDENTITY, __version__, 60.0, 0.0).apply(
+            running(worker.process.pid), Tell()
+        )
+
+
+def test_the_version_is_the_releases(worker: Worker) -> None:
+    with pytest.raises(GateError, match=r"its version is \S+, the release's is 9.9"):
+        Gate(worker.admin, None, "9.9", 60.0, 0.0).apply(running(worker.process.pid), Tell())
+
+
+def test_a_worker_that_is_not_the_units_process_proves_nothing(worker: Worker) -> None:
+    """One that somebody started by hand may hold the address."""
+    gate = Gate(worker.admin, None, __version__, 0.1, 0.0)
+    with pytest.raises(GateError, match="the unit's is 77: another worker holds the address"):
+        gate.apply(running(77), Tell())
 
 
 def test_a_unit_that_failed_is_not_waited_for() -> None:
@@ -66,7 +90,7 @@ def test_a_unit_that_failed_is_not_waited_for() -> None:
 
     nobody = Endpoint("tcp", "127.0.0.1", 1)
     with pytest.raises(GateError, match="the worker's unit is failed"):
-        Gate(nobody, None, 60.0, 0.0).apply(_Deaf(answer=answer), Tell())
+        Gate(nobody, None, __version__, 60.0, 0.0).apply(_Deaf(answer=answer), Tell())
 
 
 def test_a_worker_that_never_answers_is_given_up_with_what_was_seen_last() -> None:
@@ -75,7 +99,7 @@ def test_a_worker_that_never_answers_is_given_up_with_what_was_seen_last() -> No
 
     nobody = Endpoint("tcp", "127.0.0.1", 1)
     with pytest.raises(GateError, match=r"no healthy worker within 0.1 s: .*refused"):
-        Gate(nobody, None, 0.1, 0.0).apply(_Deaf(answer=answer), Tell())
+        Gate(nobody, None, __version__, 0.1, 0.0).apply(_Deaf(answer=answer), Tell())
 
 
 class _Deaf(RecordingHost):

@@ -64,7 +64,7 @@ def test_pip_is_asked_for_the_hosts_python_and_platform_and_for_wheels_alone(
     tags = platform_tags(HOST)
     assert tags[0] == "manylinux_2_36_x86_64"
     assert "manylinux_2_39_x86_64" not in tags
-    argv = pip_argv(tmp_path / OURS, tmp_path, tmp_path / "c.txt", tags, HOST)
+    argv = pip_argv(tmp_path / OURS, tmp_path, tags, HOST)
     assert {"--only-binary=:all:", "--abi=cp311", f"--platform={tags[0]}"} <= set(argv)
     assert argv[argv.index("--python-version") + 1] == "3.11.2"[:4]
     with pytest.raises(WheelhouseError, match=r"its C library is musl-1\.2, not glibc"):
