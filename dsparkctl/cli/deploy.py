@@ -24,6 +24,7 @@ from dsparkctl.cli.remote import (
     telling,
     worker_host,
 )
+from dsparkctl.config.fleet import Fleet
 from dsparkctl.rollout.checkpoint import CheckpointPlanError, plan_checkpoint
 from dsparkctl.rollout.deploy import Deploy
 from dsparkctl.rollout.deploy_sparks import SparkDeploy
@@ -152,6 +153,9 @@ def everything(
     restart: Annotated[
         bool, typer.Option("--restart", help="Restart all ranks, in their order.")
     ] = False,
+    limit: Annotated[
+        str | None, typer.Option("--limit", metavar="HOST", help="This host alone.")
+    ] = None,
     wheelhouse: Wheelhouse = None,
     lock_wait: LockWait = 0.0,
     host_key: HostKey = Trust.STRICT,
@@ -163,21 +167,33 @@ def everything(
     the Sparks are not.
     """
     fleet = fleet_of(config)
-    with reaching(fleet, host_key) as hosts:
-        found = examine(fleet, [*fleet.hosts], hosts.__getitem__)
+    worker, ranks = worker_host(fleet), fleet.engine.ranks if fleet.engine else ()
+    if limit is not None and limit not in (worker, *ranks):
+        raise Stop(Exit.USAGE, f"--limit: {limit} is none of {', '.join((worker, *ranks))}")
+    _examined(fleet, [limit] if limit else [*fleet.hosts], host_key)
+    if limit in (None, worker):
+        x86host(wheelhouse, lock_wait=lock_wait, host_key=host_key, config=config)
+    if limit == worker:
+        return
+    try:
+        spark(restart, limit, wheelhouse, lock_wait=lock_wait, host_key=host_key, config=config)
+    except Stop as error:
+        if limit is not None:
+            raise
+        rows = [(worker, "done"), *((rank, f"not done: {error}") for rank in ranks)]
+        render.table(("host", "deploy"), rows)
+        raise Stop(Exit.PARTIAL, "the worker serves, the Sparks are not done") from None
+
+
+def _examined(fleet: Fleet, names: list[str], trust: Trust) -> None:
+    """Stop where a check fails."""
+    with reaching(fleet, trust) as hosts:
+        found = examine(fleet, names, hosts.__getitem__)
     bad = [one for one in found if one.level is Level.FAIL]
     for one in bad:
         render.note(f"{one.host}: {one.check}: {one.saw}; {one.todo}")
     if bad:
         raise Stop(Exit.PREFLIGHT, f"{len(bad)} checks failed; nothing was changed")
-    x86host(wheelhouse, lock_wait=lock_wait, host_key=host_key, config=config)
-    try:
-        spark(restart, None, wheelhouse, lock_wait=lock_wait, host_key=host_key, config=config)
-    except Stop as error:
-        ranks = fleet.engine.ranks if fleet.engine else ()
-        rows = [(worker_host(fleet), "done"), *((rank, f"not done: {error}") for rank in ranks)]
-        render.table(("host", "deploy"), rows)
-        raise Stop(Exit.PARTIAL, "the worker serves, the Sparks are not done") from None
 
 
 def _limited(ranks: Sequence[str], limit: str | None, *, restart: bool) -> Sequence[str]:

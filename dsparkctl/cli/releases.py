@@ -26,6 +26,7 @@ from dsparkctl.cli.remote import (
     worker_host,
 )
 from dsparkctl.config.fleet import Fleet
+from dsparkctl.rollout import engines
 from dsparkctl.rollout import history as history_of
 from dsparkctl.rollout import lock as lock_of
 from dsparkctl.rollout.deploy import Deploy
@@ -170,15 +171,13 @@ def logs(
 
 def _log_command(fleet: Fleet, host: str, lines: int, *, follow: bool) -> list[str]:
     engine = fleet.engine
-    more = ["-f"] if follow else []
     if engine is not None and host in engine.ranks and host != fleet.worker.host:
-        if engine.kind == "docker":
-            return ["docker", "logs", "--tail", str(lines), *more, str(engine.container)]
-        if engine.unit is None:
+        shown = engines.journal(engine, lines)
+        if shown is None:
             raise Stop(Exit.USAGE, f"engine.unit: missing; {host} has no journal that is known")
-    unit = UNIT if host == fleet.worker.host or engine is None else engine.unit
-    shown = ["journalctl", "-u", str(unit), "-n", str(lines), "--no-pager", "-o", "short-iso"]
-    return [*shown, *more]
+    else:
+        shown = engines.unit_journal(UNIT, lines)
+    return [*shown, *(["-f"] if follow else [])]
 
 
 @lock_app.command()

@@ -11,9 +11,11 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from dsparkctl.config.fleet import Fleet
-from dsparkctl.rollout import engines, env_file
+from dsparkctl.rollout import engines, env_file, history
 from dsparkctl.rollout.environ import told
 from dsparkctl.rollout.host import Host, HostError
+from dsparkctl.rollout.layout import Layout
+from dsparkctl.rollout.lock import who
 from dsparkctl.rollout.programs import ask
 from dsparkctl.rollout.spark_facts import SparkFacts
 from dsparkctl.rollout.spark_facts import told as facts_told
@@ -51,6 +53,13 @@ def switch(host: Host, path: PurePosixPath, *, on: bool) -> None:
     if host.run(("test", "-d", folder), as_root=True).code:
         host.check(("install", "-d", "-m", "0755", "--", folder), as_root=True)
     host.check(("touch", "--", str(path)), as_root=True)
+
+
+def record(worker: Host, fleet: Fleet, rank_0: str, *, on: bool) -> None:
+    """Into the history, which stands on the worker's host."""
+    command = f"drafting {'on' if on else 'off'}"
+    entry = {"who": who(), "command": command, "step": "drafting", "host": rank_0, "result": "ok"}
+    history.append(worker, Layout(fleet.release.root), entry)
 
 
 def look(host: Host, fleet: Fleet) -> Drafting:

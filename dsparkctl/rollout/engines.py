@@ -1,4 +1,4 @@
-"""The kinds of engine: how each is stopped, started, looked at, and gets the client's variables.
+"""The kinds of engine: how each is stopped, started, looked at, and told of its variables.
 
 Decides argument lists and what of a host is looked at. docker: a container keeps the environment
 that it was created with, so it is removed and created anew by the operator's own command, never
@@ -77,6 +77,20 @@ def start(engine: EngineSettings) -> Command:
     if engine.kind == "systemd":
         return ("systemctl", "start", "--no-block", str(engine.unit))
     raise _unknown(engine, "start")
+
+
+def journal(engine: EngineSettings, n_lines: int) -> Command | None:
+    """Shows what a rank said last; None where nobody has said where that stands."""
+    if engine.kind == "docker":
+        return ("docker", "logs", "--tail", str(n_lines), str(engine.container))
+    if engine.unit is None:
+        return None
+    return unit_journal(engine.unit, n_lines)
+
+
+def unit_journal(unit: str, n_lines: int) -> Command:
+    """The same of any unit."""
+    return ("journalctl", "-u", unit, "-n", str(n_lines), "--no-pager", "-o", "short-iso")
 
 
 def _unknown(engine: EngineSettings, key: str) -> RenderError:

@@ -18,7 +18,7 @@ from dsparkctl.rollout.gate import NotAnswering, stats_of
 from dsparkctl.rollout.host import Host, Hosts
 from dsparkctl.rollout.plan import Tell
 from dsparkctl.rollout.programs import ask
-from dsparkctl.rollout.ranks import GRACE_S, RankLost
+from dsparkctl.rollout.ranks import GRACE_S, RankLost, show_journal
 from dsparkctl.rollout.spark_facts import told
 
 LOOK_EVERY_S: Final = 1.0
@@ -61,7 +61,7 @@ class SeeDrafts:
         down_since: dict[str, float] = {}
         while left := self._left(host):
             now_s = time.monotonic()
-            self._see_ranks(now_s, down_since)
+            self._see_ranks(now_s, down_since, tell)
             if now_s >= end_s:
                 raise WaitTimedOut(
                     f"{host.name}: {left} within {self.timeout_s:g} s; every rank runs with its "
@@ -77,15 +77,16 @@ class SeeDrafts:
         except NotAnswering as error:
             return str(error).removeprefix(f"{host.name}: ")
 
-    def _see_ranks(self, now_s: float, down_since: dict[str, float]) -> None:
+    def _see_ranks(self, now_s: float, down_since: dict[str, float], tell: Tell) -> None:
         for name in self.engine.ranks:
             asked = engines.processes(self.engine)
             if told(name, ask(self.hosts[name], "engine_facts", asked, as_root=True)).is_up:
                 down_since.pop(name, None)
             elif now_s - down_since.setdefault(name, now_s) >= self.grace_s:
+                show_journal(self.hosts[name], self.engine, tell)
                 raise RankLost(
                     f"{name}: the engine ended before it drafted; restart all ranks together "
-                    f"(deploy spark --restart) when dsparkctl logs {name} has said why"
+                    "(deploy spark --restart) when it is known why"
                 )
 
     def __str__(self) -> str:

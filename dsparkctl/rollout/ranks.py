@@ -24,6 +24,9 @@ GRACE_S: Final = 10.0
 """A launcher may end and hand over, or set variables late; what lasts longer than this stays so."""
 
 
+JOURNAL_LINES: Final = 20
+
+
 class RankLost(HostError):  # noqa: N818 -- what is seen
     """What is waited for will not come: the rank ended, or runs with something else."""
 
@@ -111,6 +114,13 @@ class WaitForRank:
 
     def apply(self, host: Host, tell: Tell) -> None:
         tell.say(f"{host.name}: waiting up to {self.timeout_s:g} s for {self.what}")
+        try:
+            self._wait(host)
+        except (RankLost, WaitTimedOut):
+            show_journal(host, self.engine, tell)
+            raise
+
+    def _wait(self, host: Host) -> None:
         end_s = time.monotonic() + self.timeout_s
         never, since_s = "", 0.0
         while True:
@@ -120,10 +130,7 @@ class WaitForRank:
             if verdict.never != never:
                 never, since_s = verdict.never, now_s
             if never and now_s - since_s >= min(self.grace_s, self.timeout_s):
-                raise RankLost(
-                    f"{host.name}: waited for {self.what}: {never}; "
-                    f"dsparkctl logs {host.name} may say why"
-                )
+                raise RankLost(f"{host.name}: waited for {self.what}: {never}")
             if now_s >= end_s:
                 raise WaitTimedOut(
                     f"{host.name}: waited {self.timeout_s:g} s in vain for {self.what}; last "
@@ -139,6 +146,22 @@ class WaitForRank:
 
     def __str__(self) -> str:
         return f"wait at most {self.timeout_s:g} s for {self.what}"
+
+
+def show_journal(host: Host, engine: EngineSettings, tell: Tell) -> None:
+    """What the rank said last, for whoever has to know why; a journal that cannot be read must not
+    hide what happened."""
+    argv = engines.journal(engine, JOURNAL_LINES)
+    if argv is None:
+        return
+    try:
+        ran = host.run(argv, as_root=True)
+    except HostError as error:
+        tell.say(str(error))
+        return
+    # docker hands on what the engine wrote to stderr as such.
+    for line in (ran.stdout + ran.stderr).decode("utf-8", "replace").splitlines()[-JOURNAL_LINES:]:
+        tell.say(f"{host.name}: journal: {line[:400]}")
 
 
 def restart(
