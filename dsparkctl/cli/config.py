@@ -110,14 +110,14 @@ def hello(
         "max_rows_per_step": max_rows_per_step,
         "max_model_len": max_model_len,
     }
-    params = _hello(checkpoint, receipt, markov, limits).model_dump(mode="json")
+    params = hello_of(checkpoint, receipt, markov, limits).model_dump(mode="json")
     if as_json:
         render.json_line(params)
     else:
         render.fields(params)
 
 
-def _hello(
+def hello_of(
     checkpoint: Path, receipt: Path, markov: Path | None, limits: dict[str, Any]
 ) -> HelloParams:
     identity = drafter_identity(read_receipt(receipt).files)

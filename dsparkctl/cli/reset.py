@@ -1,12 +1,12 @@
 """`dsparkctl reset`: discard windows of a worker's slots (§6.4), by its admin listener (R39)."""
 
-import sys
 from contextlib import closing
 from typing import Annotated
 
 import typer
 
 from dsparkctl.cli import render
+from dsparkctl.cli.asking import ask
 from dsparkctl.cli.endpoints import ConfigFile, TakeOver, Target
 from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.group import new_app
@@ -45,7 +45,7 @@ def reset(
     mask = sum(1 << number for number in numbers) if numbers else ALL_SLOTS
     with closing(find(endpoint, config, take_over=take_over, via=via)) as reach:
         if not yes:
-            _ask(f"Discard the windows of {which} of {reach}?")
+            ask(f"Discard the windows of {which} of {reach}?", "nothing was discarded")
         reach.request_once(Op.RESET, pack(Reset(mask)), timeout)
     if as_json:
         render.json_line({**reach.facts(), "slots": numbers or "all", "slot_mask": mask})
@@ -60,11 +60,3 @@ def _numbers(text: str) -> list[int]:
     raise Stop(
         Exit.USAGE, f"--slots: expected numbers from 0 to {SLOTS_LIMIT - 1}, e.g. 0,2, got {text!a}"
     )
-
-
-def _ask(question: str) -> None:
-    """Only a person may say yes; a script says --yes."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Stop(Exit.USAGE, "there is no terminal to ask on: say --yes")
-    if not typer.confirm(question, err=True):
-        raise Stop(Exit.FAILED, "nothing was discarded")

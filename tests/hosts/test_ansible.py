@@ -61,6 +61,7 @@ def play(bed: Bed, *flags: str) -> dict[str, dict[str, int]]:
 
 
 @pytest.mark.complete
+@pytest.mark.timeout(1500)
 def test_the_roles_and_the_command_leave_equal_files(sparks: Bed) -> None:
     if not ANSIBLE.is_dir():
         pytest.skip("ROLES NOT TESTED: no Ansible; make test-hosts installs it")

@@ -53,7 +53,7 @@ def test_the_client_is_installed_restarted_in_order_and_proved_live(sparks: Bed)
     assert planned.code == Exit.DRIFT
     assert "+VLLM_DSPARK_REMOTE_ENDPOINT=tcp://10.202.28.1:18620?bind=10.202.28.2" in planned.out
     first = sparks.ok("deploy", "sparks")
-    assert "keeps what it was started with" in first.err
+    assert "spark-a, spark-b: installed, not live: no engine runs there" in first.err
     assert sparks.root("spark-a", "sh", "-c", f"systemctl is-active {UNIT} || true") == "inactive"
     started = sparks.ok("deploy", "sparks", "--restart")
     order = [line for line in started.err.splitlines() if ": start rank" in line]
@@ -75,6 +75,31 @@ def test_the_client_is_installed_restarted_in_order_and_proved_live(sparks: Bed)
     assert "VLLM_DSPARK_REMOTE_TRIP is stale" in drifted.out
     sparks.ok("deploy", "sparks", "--restart")
     sparks.ok("status", "--drift")
+
+    # Code that came after the engine began does not run in it, though every file is right.
+    sparks.root("spark-b", "touch", "/opt/dspark-site/dsparkctl/__init__.py")
+    older = sparks.cli("status", "--drift")
+    assert older.code == Exit.DRIFT
+    assert "the engine runs since before this client was installed" in older.out
+    assert "spark-b: start rank 1" in sparks.ok("deploy", "sparks", "--restart").err
+    sparks.ok("status", "--drift")
+
+    # The engine that runs says itself that it sees the switch.
+    assert "rank 0's engine sees it" in sparks.ok("drafting", "off").out
+    assert "rank 0's engine sees it" in sparks.ok("drafting", "on").out
+    told = sparks.ok("history").out
+    assert "drafting off" in told
+    assert "drafting on" in told
+
+    # What an engine runs on is not taken from under it.
+    refused = sparks.cli("undeploy", "--sparks")
+    assert refused.code == Exit.FAILED
+    assert "the engine runs on this client; stop it on every rank first" in refused.err
+    for host in ("spark-a", "spark-b"):
+        sparks.root(host, "systemctl", "stop", UNIT)
+    sparks.ok("undeploy", "--sparks")
+    assert sparks.ok("undeploy", "--sparks").out == "no changes\n"
+    assert not (sparks.files("spark-a") / ENV).exists()
 
 
 def test_drafting_is_switched_off_and_on_without_a_restart(sparks: Bed) -> None:
@@ -153,7 +178,13 @@ def test_a_variable_that_nobody_reads_is_inert(sparks: Bed) -> None:
     sparks.ok("deploy", "sparks")
     env = sparks.files("spark-a") / ENV
     env.write_text(env.read_text() + "VLLM_DSPARK_MAGIC=1\n")
+    unknown = sparks.ok("doctor", "env")
+    assert "of 1 of " in unknown.err, "there is no vllm that could read it"
+    vllm = sparks.files("spark-a") / "usr/lib/python3/dist-packages/vllm"
+    vllm.mkdir()
+    (vllm / "envs.py").write_text('OTHER = "VLLM_DSPARK_OTHER"\n')
     said = sparks.cli("doctor", "env")
+    shutil.rmtree(vllm)
     assert said.code == Exit.DRIFT
     rows = {line.split()[1]: line for line in said.out.splitlines() if line.startswith("spark-a")}
     assert "INERT" in rows["VLLM_DSPARK_MAGIC"]

@@ -1,0 +1,1 @@
+"""The checks, a room for each part of the contract; each yields findings and needs no other."""
