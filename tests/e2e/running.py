@@ -55,7 +55,8 @@ def command(*flags: str) -> list[str]:
 @contextmanager
 def running_worker(*flags: str, checkpoint: Path = GOLDEN) -> Iterator[Worker]:
     """Serves on free loopback ports until the block ends; then it must have ended by SIGTERM."""
-    given = command("--checkpoint", str(checkpoint), "--identity-from-files", *flags)
+    identity = () if "--receipt" in flags else ("--identity-from-files",)
+    given = command("--checkpoint", str(checkpoint), *identity, *flags)
     process = subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
