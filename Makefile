@@ -67,7 +67,7 @@ $(VENV)/installed: pyproject.toml dsparkctl/constraints.txt Makefile
 	$(BIN)/python -m pip install --quiet --constraint dsparkctl/constraints.txt \
 		$(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$(TORCH_VERSION)
 	$(BIN)/python -m pip install --quiet --constraint dsparkctl/constraints.txt \
-		--group dev --editable '.[worker,metrics]'
+		--group dev --editable '.[worker]'
 	touch $@
 
 # Linux on x86_64 with Python 3.11: that is what the hashes are of.

@@ -61,6 +61,18 @@ def _listener(value: Any) -> Endpoint:
     return endpoint
 
 
+def _http_address(value: Any) -> Endpoint:
+    text = str(value) if isinstance(value, Endpoint) else f"tcp://{value}"
+    endpoint = parse_endpoint(text) if isinstance(value, str | Endpoint) else None
+    if endpoint is None or endpoint.scheme != "tcp" or endpoint.bind:
+        raise ValueError(f"expected ADDR:PORT, got {value}")
+    return endpoint
+
+
+def _bare(endpoint: Endpoint) -> str:
+    return str(endpoint).removeprefix("tcp://")
+
+
 def _with_variables(value: Any, info: ValidationInfo) -> str:
     """`${VAR}` is replaced by the variable's value (context `env`, by itself the process's)."""
     if not isinstance(value, str) or not value or not value.isprintable():
@@ -105,6 +117,13 @@ Listener = Annotated[
     PlainSerializer(str, return_type=str),
     WithJsonSchema({"type": "string", "pattern": "^tcp://.*:[0-9]+$"}),
 ]
+HttpAddress = Annotated[
+    Endpoint,
+    PlainValidator(_http_address),
+    PlainSerializer(_bare, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": "^.*:[0-9]+$", "description": "ADDR:PORT"}),
+]
+"""Where something is served over HTTP; kept as the endpoint of its socket."""
 EnvText = Annotated[
     str,
     PlainValidator(_with_variables),

@@ -8,7 +8,14 @@ from typing import Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from dsparkctl.config import defaults
-from dsparkctl.config.fields import AccountName, FilePath, HostName, Listener, Section
+from dsparkctl.config.fields import (
+    AccountName,
+    FilePath,
+    HostName,
+    HttpAddress,
+    Listener,
+    Section,
+)
 from dsparkctl.contract.endpoint import Endpoint
 
 
@@ -39,6 +46,9 @@ class WorkerSettings(Section):
         (defaults.ADMIN,),
         max_length=16,
         description="where probe, stats and reset connect (R37); may also be a link address (R38)",
+    )
+    metrics: HttpAddress | None = Field(
+        None, description="ADDR:PORT on which Prometheus finds the metrics; null: nowhere"
     )
     wait_for_address_s: int = Field(
         0, ge=0, le=31_536_000, description="how long to wait for an address that is not there yet"
@@ -85,20 +95,25 @@ class WorkerSettings(Section):
             raise ValueError("expected either a receipt or identity_from_files: true, got both")
         return self
 
-    @field_validator("listen", "admin")
+    @field_validator("listen", "admin", "metrics")
     @classmethod
     def _listens_on_purpose(
-        cls, value: Endpoint | tuple[Endpoint, ...], info: ValidationInfo
-    ) -> Endpoint | tuple[Endpoint, ...]:
-        for endpoint in (value,) if isinstance(value, Endpoint) else value:
+        cls, value: Endpoint | tuple[Endpoint, ...] | None, info: ValidationInfo
+    ) -> Endpoint | tuple[Endpoint, ...] | None:
+        for endpoint in (value,) if isinstance(value, Endpoint) else value or ():
             if endpoint.is_wildcard and not info.data.get("allow_any_address"):
                 raise ValueError(
                     f"expected one address, or allow_any_address: true, got {endpoint}"
                 )
-            taken = info.field_name == "admin" and endpoint == info.data.get("listen")
+            taken = info.field_name != "listen" and endpoint == info.data.get("listen")
             if taken and endpoint.port:
                 raise ValueError(f"expected another endpoint than listen's, got {endpoint}")
         return value
+
+    @property
+    def listeners(self) -> tuple[Endpoint, ...]:
+        """Everything that it listens on."""
+        return (self.listen, *self.admin, *((self.metrics,) if self.metrics else ()))
 
 
 class WorkerSection(WorkerSettings):

@@ -44,7 +44,7 @@ def worker_unit(fleet: Fleet) -> bytes:
     """The systemd unit."""
     text = files("dsparkctl.rollout").joinpath(f"templates/{UNIT}").read_text()
     worker = fleet.worker
-    endpoints = (worker.listen, *worker.admin)
+    endpoints = worker.listeners
     ports = sorted({endpoint.port for endpoint in endpoints})
     paths = (worker.checkpoint, worker.receipt, worker.markov)
     in_home = any(str(path).startswith(("/home/", "/root/")) for path in paths if path)
@@ -71,7 +71,7 @@ def _peers(fleet: Fleet) -> str:
     A listener on any other address has peers that nobody named here: then everybody may.
     """
     links = {link.peer: link.bind for link in fleet.links}
-    hosts = {endpoint.host for endpoint in (fleet.worker.listen, *fleet.worker.admin)}
+    hosts = {endpoint.host for endpoint in fleet.worker.listeners}
     if all(host in links or _is_loopback(host) for host in hosts):
         return " ".join(["localhost", *sorted({*links, *links.values()})])
     return "any"

@@ -49,6 +49,7 @@ def sparks(deployed: Bed) -> Iterator[Bed]:
 
 
 def test_the_client_is_installed_restarted_in_order_and_proved_live(sparks: Bed) -> None:
+    sparks.ok("undeploy", "--sparks")
     planned = sparks.cli("deploy", "sparks", "--diff")
     assert planned.code == Exit.DRIFT
     assert "+VLLM_DSPARK_REMOTE_ENDPOINT=tcp://10.202.28.1:18620?bind=10.202.28.2" in planned.out

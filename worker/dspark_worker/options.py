@@ -24,6 +24,7 @@ _METAVARS = {
     "markov": "FILE",
     "hash_cache": "FILE",
     "listen": "ENDPOINT",
+    "metrics": "ADDR:PORT",
     "device": "cpu|cuda:N",
 }
 

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from dspark_worker.choice import Chosen, choose_drafter
@@ -50,12 +50,13 @@ def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
     service = Service.of_this_process()
     with contextlib.ExitStack() as sockets, contextlib.ExitStack() as start:
         wait = _Waiting(service)
-        data, *admin = (
+        data, *others = (
             sockets.enter_context(
                 bound_in_time(endpoint, settings.wait_for_address_s, waiting=wait.on(endpoint))
             )
-            for endpoint in (settings.listen, *settings.admin)
+            for endpoint in settings.listeners
         )
+        admin, http = others[: len(settings.admin)], others[len(settings.admin) :]
         service.status("proving and loading the checkpoint")
         start.enter_context(service.starting())
         own, chosen = _load(settings)
@@ -87,9 +88,12 @@ def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
                 f"no memory for messages of {n_bytes} bytes: lower --max-rows-per-step"
             ) from error
         caught = _stop_on_signals(server)
-        _say_ready(
-            own, chosen, listening(data), [listening(s) for s in admin], as_json=ready_as_json
-        )
+        where = {
+            "listen": str(listening(data)),
+            "admin": [str(listening(sock)) for sock in admin],
+            "metrics": [_served(sock, desk, own.window, sockets) for sock in http],
+        }
+        _say_ready(own, chosen, where, as_json=ready_as_json)
         start.close()
         service.ready(f"{chosen.drafter.backend} on {chosen.device}, drafts for {settings.listen}")
         server.serve()
@@ -179,14 +183,22 @@ def _stop_on_signals(server: Server) -> list[int]:
     return caught
 
 
-def _say_ready(
-    own: Hello, chosen: Chosen, listen: Endpoint, admin: Sequence[Endpoint], *, as_json: bool
-) -> None:
+def _served(sock: socket.socket, desk: Desk, window: int, closing: contextlib.ExitStack) -> str:
+    """Metrics on this socket from now on; its URL."""
+    from dspark_worker.metrics import MetricsServer, WorkerCollector  # who wants none has none
+
+    url = f"http{str(listening(sock)).removeprefix('tcp')}/metrics"
+    server = MetricsServer(sock, WorkerCollector(desk.snapshot, desk.stats.histograms, window))
+    closing.callback(server.close)
+    server.start()
+    return url
+
+
+def _say_ready(own: Hello, chosen: Chosen, where: dict[str, Any], *, as_json: bool) -> None:
     """The one line on stdout."""
     facts: dict[str, Any] = {
         "event": "ready",
-        "listen": str(listen),
-        "admin": [str(endpoint) for endpoint in admin],
+        **where,
         "drafter_identity": own.drafter_identity.hex(),
         "markov_identity": own.markov_identity.hex(),
         "pid": os.getpid(),
@@ -200,6 +212,7 @@ def _say_ready(
     else:
         line = (
             f"ready: {facts['listen']}, admin {' '.join(facts['admin']) or 'none'}, "
+            f"metrics {' '.join(facts['metrics']) or 'none'}, "
             f"{chosen.drafter.backend} on {chosen.device} in {chosen.dtype}, "
             f"kv_quant {chosen.kv_quant}, drafter {own.drafter_identity.hex()}, "
             f"markov {own.markov_identity.hex()}, pid {os.getpid()}"

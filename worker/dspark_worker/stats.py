@@ -6,9 +6,10 @@ came about, and reads neither clock nor machine: times are arguments.
 docs/stats.md explains every key to an operator.
 """
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsparkctl.contract.codes import NEED_DRAFT, NEW_GEN, RESYNC, EntryStatus, FrameStatus
 from dsparkctl.contract.records import ReqEntry
@@ -19,6 +20,21 @@ _KEPT = 2048
 SPLIT = ("wire", "apply", "draft", "worker", "recv_to_send")
 """The timed parts of a round, in µs: receive and send; checks, window rule and storing; drafting;
 apply + draft; request fully received to reply handed to the transport."""
+
+
+BOUNDS_S = (
+    *(0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01),
+    *(0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 1.0),
+)
+"""Upper bounds of the histograms' buckets, in s; what took longer is in one more."""
+
+
+class Histogram(NamedTuple):
+    """Durations of one part since start."""
+
+    counts: list[int]
+    """By bucket, one more than there are bounds; not cumulative."""
+    sum_s: float
 
 
 class Stats:
@@ -32,6 +48,8 @@ class Stats:
         self._accepted = [0] * num_spec
         self._accepted_hist = [0] * (num_spec + 1)
         self._durations_us: dict[str, deque[float]] = {part: deque(maxlen=_KEPT) for part in SPLIT}
+        self._buckets = {part: [0] * (len(BOUNDS_S) + 1) for part in SPLIT}
+        self._sums_s = dict.fromkeys(SPLIT, 0.0)
         self._last_step_at: float | None = None
         self._self_test: tuple[bool, float] | None = None
 
@@ -43,6 +61,8 @@ class Stats:
 
     def took(self, part: str, seconds: float) -> None:
         self._durations_us[part].append(seconds * 1e6)
+        self._buckets[part][bisect_left(BOUNDS_S, seconds)] += 1
+        self._sums_s[part] += seconds
 
     def self_tested(self, ok: bool, now: float) -> None:
         self._self_test = (ok, now)
@@ -114,6 +134,10 @@ class Stats:
             "self_test_ok": ok,
             "self_test_age_s": _age(tested_at, now),
         }
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Every timed part's durations, for those who make rates of them."""
+        return {part: Histogram([*self._buckets[part]], self._sums_s[part]) for part in SPLIT}
 
     def _percentiles(self) -> dict[str, float | None]:
         found: dict[str, float | None] = {}

@@ -52,7 +52,7 @@ class Part:
         """What the worker listens on, the data port first."""
         if self.worker is None:
             return ()
-        return tuple(dict.fromkeys(one.port for one in (self.worker.listen, *self.worker.admin)))
+        return tuple(dict.fromkeys(one.port for one in self.worker.listeners))
 
     @property
     def interpreters(self) -> tuple[str, ...]:
