@@ -22,8 +22,9 @@ def live_table() -> Iterator[Show]:
     with Live(console=console, auto_refresh=False) as live:
 
         def show(title: str, rows: Sequence[tuple[str, str, str]], remark: str) -> None:
+            below = Text("\n".join(map(_printable, remark.split("\n"))))
             table = Table(
-                title=Text(title), caption=Text(remark), show_header=False, box=None, min_width=60
+                title=Text(title), caption=below, show_header=False, box=None, min_width=60
             )
             table.add_column()
             table.add_column(justify="right", style="bold")

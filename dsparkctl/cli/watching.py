@@ -5,12 +5,14 @@ again, since workers are restarted while someone watches. What the counters mean
 """
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from dsparkctl.cli import render
+from dsparkctl.cli.alarms import SPAN_S, alarms
 from dsparkctl.cli.endpoints import in_one_line
 from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.reach import Reach
@@ -29,6 +31,8 @@ from dsparkctl.net.transport import Deadline, Link
 from dsparkctl.state.backoff import RESTED
 
 _AGAIN = "the worker started again"
+_KEPT = 1300
+"""A minute's readings, at 20 a second."""
 
 
 class Look(NamedTuple):
@@ -37,6 +41,8 @@ class Look(NamedTuple):
     before: Reading | None
     now: Reading | None
     failure: str = ""
+    alarms: tuple[str, ...] = ()
+    """What is wrong by the last minute's readings."""
 
     @property
     def started_again(self) -> bool:
@@ -52,6 +58,7 @@ class _Read(NamedTuple):
     before: Reading | None
     now: Reading
     started_again: bool
+    alarms: tuple[str, ...]
 
 
 def look_once(reach: Reach, timeout_s: float) -> dict[str, Any]:
@@ -69,6 +76,7 @@ def looks(reach: Reach, *, interval_s: float, timeout_s: float) -> Iterator[Look
     backoff = RESTED
     link: Link | None = None
     last: Reading | None = None
+    kept: deque[Reading] = deque(maxlen=_KEPT)
     try:
         while True:
             try:
@@ -84,7 +92,10 @@ def looks(reach: Reach, *, interval_s: float, timeout_s: float) -> Iterator[Look
                 yield Look(last, None, str(error))
             else:
                 backoff = RESTED
-                yield Look(last, now)
+                kept.append(now)
+                while now.at_s - kept[0].at_s > SPAN_S:
+                    kept.popleft()
+                yield Look(last, now, "", tuple(alarms([*kept])))
                 last = now
             time.sleep(max(interval_s, backoff.next_at_s))
     finally:
@@ -110,16 +121,27 @@ def _stats(link: Link, timeout_s: float) -> dict[str, Any]:
 
 
 def show_json(reach: Reach, found: Iterable[Look]) -> None:
-    """An object a reading on stdout: the STATS keys, `time`, `rates` and `started_again`."""
+    """An object a reading on stdout: the STATS keys, `time`, `rates`, `started_again` and
+    `alarms`."""
     for look in _readings(reach, found):
         ours = {"rates": rates(look.before, look.now), "started_again": look.started_again}
-        render.json_line({"time": _utc(), **look.now.stats, **ours})
+        render.json_line({"time": _utc(), **look.now.stats, **ours, "alarms": [*look.alarms]})
 
 
 def show_lines(reach: Reach, found: Iterable[Look]) -> None:
-    """A line a reading on stdout, for a log."""
+    """A line a reading on stdout, for a log; an alarm on stderr when it begins."""
+    raised: frozenset[str] = frozenset()
     for look in _readings(reach, found):
         render.data(f"{_utc()} {one_line(look.before, look.now)}")
+        for alarm in look.alarms:
+            if _kind(alarm) not in raised:
+                render.note(f"{_utc()} ALARM {reach}: {alarm}")
+        raised = frozenset(map(_kind, look.alarms))
+
+
+def _kind(alarm: str) -> str:
+    """An alarm without its numbers, which move."""
+    return "".join(c for c in alarm if not c.isdigit())
 
 
 def _readings(reach: Reach, found: Iterable[Look]) -> Iterator[_Read]:
@@ -135,7 +157,7 @@ def _readings(reach: Reach, found: Iterable[Look]) -> Iterator[_Read]:
             said = _AGAIN if look.started_again else "the worker answers again"
             render.note(f"{_utc()} {reach}: {said}")
         is_failing = False
-        yield _Read(look.before, look.now, look.started_again)
+        yield _Read(look.before, look.now, look.started_again, look.alarms)
 
 
 def show_live(reach: Reach, found: Iterable[Look]) -> None:
@@ -143,14 +165,16 @@ def show_live(reach: Reach, found: Iterable[Look]) -> None:
     from dsparkctl.cli.live import live_table  # rich is slow to load, and only this needs it
 
     rows: list[tuple[str, str, str]] = []
+    raised: tuple[str, ...] = ()
     remark = ""
     with live_table() as show:
         for look in found:
             if look.started_again:
                 remark = f"{_AGAIN} at {_utc()}"
             if look.now is not None:
-                rows = table_rows(look.before, look.now)
+                rows, raised = table_rows(look.before, look.now), look.alarms
             said = f"{look.failure}; trying again" if look.failure else remark
+            said = "\n".join([*(f"ALARM {alarm}" for alarm in raised), *([said] if said else [])])
             show(f"{reach}  {_utc()}", rows, said)
 
 

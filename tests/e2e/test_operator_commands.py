@@ -400,3 +400,25 @@ def test_none_of_the_commands_said_hello(worker: Worker) -> None:
             assert command(*verb, worker.admin).returncode == 0
         assert admin.stats()["hellos"] == before
         assert admin.ask(frame(Op.HELLO, 1, 1))[0].status == 9
+
+
+def test_a_worker_is_compared_with_a_good_state_that_was_saved(
+    worker: Worker, tmp_path: Path
+) -> None:
+    """Issue 6, part 3: `stats --baseline`."""
+    good = tmp_path / "good.json"
+    good.write_text(command("stats", worker.admin, "--json").stdout)
+    same = command("stats", worker.admin, "--baseline", good)
+    assert same.returncode == 0, same.stderr
+    assert "drafter_identity" in same.stdout
+    other = json.loads(good.read_text()) | {"drafter_identity": "ab" * 32}
+    good.write_text(json.dumps(other))
+    told = command("stats", worker.admin, "--baseline", good, "--json")
+    assert told.returncode == 5
+    rows = {row["key"]: row["verdict"] for row in json.loads(told.stdout)["baseline"]}
+    assert rows["drafter_identity"] == "other"
+    assert rows["backend"] == ""
+    good.write_text("no json")
+    spoilt = command("stats", worker.admin, "--baseline", good)
+    assert (spoilt.returncode, len(spoilt.stderr.splitlines())) == (2, 1)
+    assert "expected what stats --json prints" in spoilt.stderr

@@ -132,7 +132,7 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server.until("dspark_worker_info")
         program = [sys.executable, "-c", "from dsparkctl.cli.app import main; main()", "demo"]
         demo = subprocess.Popen(
-            [*program, "--endpoint", str(worker.data), "--seed", "3", "--requests", "900", "--step-ms", "15"],
+            [*program, "--endpoint", str(worker.data), "--requests", "900", "--step-ms", "15"],
             env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:

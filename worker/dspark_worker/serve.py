@@ -91,9 +91,9 @@ def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
         where = {
             "listen": str(listening(data)),
             "admin": [str(listening(sock)) for sock in admin],
-            "metrics": [_served(sock, desk, own.window, sockets) for sock in http],
         }
-        _say_ready(own, chosen, where, as_json=ready_as_json)
+        metrics = [_served(sock, desk, own.window, sockets) for sock in http]
+        _say_ready(own, chosen, where, metrics, as_json=ready_as_json)
         start.close()
         service.ready(f"{chosen.drafter.backend} on {chosen.device}, drafts for {settings.listen}")
         server.serve()
@@ -194,7 +194,9 @@ def _served(sock: socket.socket, desk: Desk, window: int, closing: contextlib.Ex
     return url
 
 
-def _say_ready(own: Hello, chosen: Chosen, where: dict[str, Any], *, as_json: bool) -> None:
+def _say_ready(
+    own: Hello, chosen: Chosen, where: dict[str, Any], metrics: list[str], *, as_json: bool
+) -> None:
     """The one line on stdout."""
     facts: dict[str, Any] = {
         "event": "ready",
@@ -206,13 +208,14 @@ def _say_ready(own: Hello, chosen: Chosen, where: dict[str, Any], *, as_json: bo
         "device": chosen.device,
         "dtype": chosen.dtype,
         "kv_quant": chosen.kv_quant,
+        "metrics": metrics,
     }
     if as_json:
         line = json.dumps(facts, separators=(",", ":"))
     else:
         line = (
             f"ready: {facts['listen']}, admin {' '.join(facts['admin']) or 'none'}, "
-            f"metrics {' '.join(facts['metrics']) or 'none'}, "
+            f"{''.join(f'metrics {url}, ' for url in metrics)}"
             f"{chosen.drafter.backend} on {chosen.device} in {chosen.dtype}, "
             f"kv_quant {chosen.kv_quant}, drafter {own.drafter_identity.hex()}, "
             f"markov {own.markov_identity.hex()}, pid {os.getpid()}"
