@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 BIN = $(VENV)/bin
 VLLM_VENV = .venv-vllm
 
-.PHONY: help demo test test-hosts system-packages test-vllm check fix sim bench setup clean
+.PHONY: help demo test fuzz test-hosts system-packages test-vllm check fix sim bench setup clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -37,6 +37,10 @@ system-packages: ## what tests of SSH, real hosts and metrics need from Debian (
 test-vllm: setup $(VLLM_VENV)/installed ## the real vLLM engine on a CPU with our hook (3 GB, minutes)
 	DSPARK_RIG_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest tests/vllm/check_engine.py
 
+fuzz: setup ## every parser against a million spoilt inputs, guided by coverage; INPUTS=
+	$(BIN)/python -m pip install --quiet --constraint dsparkctl/constraints.txt --group fuzz
+	$(BIN)/python -m tests.fuzz --inputs $(or $(INPUTS),1000000) $(if $(KEEP),--keep)
+
 sim: setup ## torture both sides on simulated time; SEED=17 for one seed
 	$(BIN)/dsparkctl simulate --seeds $(if $(SEED),$(SEED):$$(($(SEED)+1)),0:50)
 
@@ -51,6 +55,8 @@ fix: setup ## what the formatter and the linter can mend
 	$(BIN)/ruff check --fix .
 
 bench: setup ## the figures of benchmarks/README.md
+	$(BIN)/python -m pip install --quiet --constraint dsparkctl/constraints.txt --group bench
+	$(BIN)/python -m benchmarks.transport --svg benchmarks/transport.svg
 	$(BIN)/python benchmarks/codec.py
 	$(BIN)/python benchmarks/identity_hash.py
 	$(BIN)/python benchmarks/gil.py

@@ -91,13 +91,13 @@ def lines(build_bar_us: float, parse_bar_us: float) -> list[Line]:
 
 
 def main() -> None:
-    print(f"{'':<24}{'requests':>10}{'µs CPU':>10}{'bar':>8}")  # noqa: T201
+    print(f"{'':<24}{'requests':>10}{'µs CPU':>10}{'bar':>8}")
     for n_req, bars in ((1, (1.5, 2.0)), (4, (2.5, 3.0))):
         names = decode_round(n_req)
         for line in lines(*bars):
             bar = "" if line.bar_us is None else f"{line.bar_us:.1f}"
             spent_us = cpu_us(line.statement, names)
-            print(f"{line.what:<24}{n_req:>10}{spent_us:>10.2f}{bar:>8}")  # noqa: T201
+            print(f"{line.what:<24}{n_req:>10}{spent_us:>10.2f}{bar:>8}")
 
 
 if __name__ == "__main__":

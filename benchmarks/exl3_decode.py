@@ -89,7 +89,7 @@ def main() -> None:
         n_in, n_out = map(int, args.shape.split("x"))
         shapes = (Shape(n_in, n_out, args.k),)
     for shape in shapes:
-        print(json.dumps(measure(shape, args.rounds)), flush=True)  # noqa: T201
+        print(json.dumps(measure(shape, args.rounds)), flush=True)
 
 
 if __name__ == "__main__":

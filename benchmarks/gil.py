@@ -234,14 +234,14 @@ def main() -> None:
                 )
                 rows.append({"busy": is_busy, "async": is_async, "interval_s": interval_s, **found})
                 if not given.json:
-                    print(  # noqa: T201
+                    print(
                         f"{'busy' if is_busy else 'free':5}"
                         f"{'async' if is_async else 'sync':6} {interval_s:7.0e} s"
                         f"  call {shown(found['call'])}  thread {shown(found['thread'])}",
                         flush=True,
                     )
     if given.json:
-        print(json.dumps(rows))  # noqa: T201
+        print(json.dumps(rows))
 
 
 if __name__ == "__main__":

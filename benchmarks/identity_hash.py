@@ -57,7 +57,7 @@ def main() -> None:
         "sha256sum_s": round(statistics.median(peers), 4),
         "ratio": round(statistics.median(a / b for a, b in zip(ours, peers, strict=True)), 3),
     }
-    print(json.dumps(result))  # noqa: T201
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def one_file(server: Sshd, host: SshHost, folder: Path, n_mb: int, n_rounds: int
         scp(server, str(local), f"box:{folder / 'theirs'}")
 
     figures = compared(ours, theirs, n_rounds)
-    print(json.dumps({"what": f"one file, {n_mb} MiB", **figures}))  # noqa: T201
+    print(json.dumps({"what": f"one file, {n_mb} MiB", **figures}))
     for name in ("local", "ours", "theirs"):
         (folder / name).unlink()
 
@@ -84,7 +84,7 @@ def many_files(server: Sshd, host: SshHost, folder: Path, n_files: int, n_rounds
         scp(server, "-r", str(source), f"box:{folder / 'theirs'}")
 
     figures = compared(ours, theirs, n_rounds)
-    print(json.dumps({"what": f"{n_files} files, 12 kB each", **figures}))  # noqa: T201
+    print(json.dumps({"what": f"{n_files} files, 12 kB each", **figures}))
 
 
 def main() -> None:

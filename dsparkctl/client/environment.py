@@ -153,6 +153,7 @@ TABLE: Final = (
     Variable("SHADOW_USE", ShadowUse.LOCAL, _one_of(ShadowUse), "whose drafts shadow uses (§10)"),
     Variable("N_OUT", True, _switch, "0: always ask for all N positions (§6.3)"),
     Variable("ASYNC", False, _switch, "1: the engine's thread does not wait for replies (§4.2)"),
+    Variable("SPIN_US", 0, _integer(0, 1_000_000), "look so long for a reply before sleeping"),
     Variable("SWITCH_FILE", None, _path, "while this file exists nothing is sent"),
     Variable("RECORD", None, _path, "folder for a recording; kept, but nothing records yet"),
     Variable("LOG_INTERVAL_S", 60.0, _number(86_400, zero_too=True), "of the counters; 0: never"),

@@ -58,6 +58,8 @@ class Settings:
     shadow_use: ShadowUse
     n_out_enabled: bool
     is_async: bool
+    spin_s: float
+    """0: an exchange sleeps until its reply is there."""
     switch_file: Path | None
     record: Path | None
     log_interval_s: float
@@ -97,6 +99,7 @@ class Settings:
             shadow_use=values["SHADOW_USE"],
             n_out_enabled=values["N_OUT"],
             is_async=values["ASYNC"],
+            spin_s=values["SPIN_US"] / 1e6,
             switch_file=values["SWITCH_FILE"],
             record=values["RECORD"],
             log_interval_s=values["LOG_INTERVAL_S"],

@@ -58,7 +58,7 @@ def start_rank0(
     own = hello(terms, settings.identity, settings.markov_identity)
     link = WorkerLink(
         own,
-        dialler(settings.endpoint),
+        dialler(settings.endpoint, settings.spin_s),
         timeout_s=settings.timeout_s,
         clock=time.monotonic,
         new_session=new_session,
@@ -113,7 +113,7 @@ def join_rank(
     return Proposer(word, broadcast, _choice(settings), local=local)
 
 
-def dialler(endpoint: Endpoint) -> Callable[[Deadline], Link]:
+def dialler(endpoint: Endpoint, spin_s: float = 0.0) -> Callable[[Deadline], Link]:
     """What connects to the endpoint. A name is looked up here, once: a resolver that does not
     answer would hold a round, and every rank, for longer than any deadline (C6)."""
     try:
@@ -130,10 +130,10 @@ def dialler(endpoint: Endpoint) -> Callable[[Deadline], Link]:
     def dial_each(deadline: Deadline) -> Link:
         for place in places[:-1]:
             try:
-                return dial(place, deadline)
+                return dial(place, deadline, spin_s)
             except TransportError:
                 continue
-        return dial(places[-1], deadline)
+        return dial(places[-1], deadline, spin_s)
 
     return dial_each
 

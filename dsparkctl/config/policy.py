@@ -29,6 +29,9 @@ class PolicySettings(Section):
     asynchronous: bool = Field(
         False, description="the engine's thread does not wait for replies (§4.2)"
     )
+    spin_us: int = Field(
+        0, ge=0, le=1_000_000, description="how long to look for a reply before sleeping"
+    )
     switch_file: RemotePath = Field(
         PurePosixPath("/run/dspark/off"), description="while it exists nothing is sent"
     )

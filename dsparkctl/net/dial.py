@@ -27,7 +27,10 @@ def resolved(endpoint: Endpoint) -> Sequence[Endpoint]:
     return [replace(endpoint, host=host) for host in hosts]
 
 
-def dial(endpoint: Endpoint, deadline: Deadline) -> Link:
-    """A connection to the listener; TransportError when there is none before the deadline."""
+def dial(endpoint: Endpoint, deadline: Deadline, spin_s: float = 0.0) -> Link:
+    """A connection to the listener; TransportError when there is none before the deadline.
+
+    `spin_s`: how long an exchange looks for its reply before it sleeps.
+    """
     require_built(endpoint)
-    return dial_tcp(endpoint, deadline)
+    return dial_tcp(endpoint, deadline, spin_s)
