@@ -32,6 +32,7 @@ GOOD: dict[str, tuple[str, Any]] = {
     "SHADOW_USE": ("remote", ShadowUse.REMOTE),
     "N_OUT": ("0", False),
     "ASYNC": ("1", True),
+    "SPIN_US": ("200", 200),
     "SWITCH_FILE": ("/run/dspark/off", Path("/run/dspark/off")),
     "RECORD": ("/var/log/dspark", Path("/var/log/dspark")),
     "LOG_INTERVAL_S": ("0", 0.0),
@@ -60,6 +61,7 @@ BAD = {
     "SHADOW_USE": ["both"],
     "N_OUT": ["true", "2", "yes", "00"],
     "ASYNC": ["true", "on", "-0"],
+    "SPIN_US": ["-1", "0.5", "1000001"],
     "SWITCH_FILE": ["off", "./off", "/a\0b", "/"],
     "RECORD": ["record"],
     "LOG_INTERVAL_S": ["-1", "nan", "86401"],
@@ -69,7 +71,7 @@ BAD = {
 
 def test_the_table_names_each_variable_of_the_contract_once() -> None:
     """§4.2, §6.3, §6.7, §10, R40."""
-    assert len(set(NAMES)) == len(NAMES) == 15
+    assert len(set(NAMES)) == len(NAMES) == 16
     assert set(NAMES) == set(GOOD) == set(BAD)
 
 
@@ -82,7 +84,7 @@ def test_unset_variables_have_the_defaults_of_section_10() -> None:
     assert (values["ON_FAIL"], values["SHADOW_USE"]) == (OnFail.FALLBACK, ShadowUse.LOCAL)
     assert (values["N_OUT"], values["ASYNC"]) == (True, False)
     assert values["SWITCH_FILE"] is values["RECORD"] is values["METRICS_FILE"] is None
-    assert values["LOG_INTERVAL_S"] == 60
+    assert (values["LOG_INTERVAL_S"], values["SPIN_US"]) == (60, 0)
 
 
 @pytest.mark.parametrize("name", NAMES)

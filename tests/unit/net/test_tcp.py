@@ -247,6 +247,37 @@ def test_a_peer_that_drips_cannot_stretch_the_deadline() -> None:
         assert time.monotonic() - began_at < 1
 
 
+@pytest.mark.parametrize("spin_s", [0.05, 10.0])
+def test_a_spin_budget_stretches_no_deadline(spin_s: float) -> None:
+    """C26, whether the budget ends before it or not."""
+    with peer(silent) as endpoint:
+        link = dial_tcp(endpoint, Deadline(5), spin_s)
+        began_at = time.monotonic()
+        with pytest.raises(TimedOut, match=r"within 0\.1 s"):
+            link.exchange([PING], Deadline(0.1))
+        assert 0.09 < time.monotonic() - began_at < 1
+
+
+@pytest.mark.parametrize(("spin_s", "is_busy"), [(0.0, False), (0.001, False), (5.0, True)])
+def test_a_budget_spins_for_its_length_and_then_sleeps(spin_s: float, is_busy: bool) -> None:
+    """By the thread's own time: a core is busy only while it may be."""
+
+    def behave(sock: socket.socket) -> None:
+        while True:
+            message = receive(sock)
+            time.sleep(0.3)
+            reply(sock, message)
+
+    with (
+        peer(behave) as endpoint,
+        contextlib.closing(dial_tcp(endpoint, Deadline(5), spin_s)) as link,
+    ):
+        before_s = time.thread_time()
+        link.exchange([PING], Deadline(5))
+        spent_s = time.thread_time() - before_s
+    assert (spent_s > 0.03) is is_busy
+
+
 def test_the_deadline_covers_sending_too() -> None:
     """C26: a peer that never reads."""
 
