@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 BIN = $(VENV)/bin
 VLLM_VENV = .venv-vllm
 
-.PHONY: help demo test fuzz test-hosts system-packages test-vllm check fix sim bench setup clean
+.PHONY: help demo test fuzz soak test-hosts system-packages test-vllm check fix sim bench setup clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -40,6 +40,9 @@ test-vllm: setup $(VLLM_VENV)/installed ## the real vLLM engine on a CPU with ou
 fuzz: setup ## every parser against a million spoilt inputs, guided by coverage; INPUTS=
 	$(BIN)/python -m pip install --quiet --constraint dsparkctl/constraints.txt --group fuzz
 	$(BIN)/python -m tests.fuzz --inputs $(or $(INPUTS),1000000) $(if $(KEEP),--keep)
+
+soak: setup ## worker and engine for MINUTES= under faults, outputs checked, memory watched
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
 
 sim: setup ## torture both sides on simulated time; SEED=17 for one seed
 	$(BIN)/dsparkctl simulate --seeds $(if $(SEED),$(SEED):$$(($(SEED)+1)),0:50)
