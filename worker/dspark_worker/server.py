@@ -1,9 +1,10 @@
 """The worker's one thread: listeners, the engine's connection, admin connections, the self-test.
 
 Decides who is heard next: a new engine connection first (newest wins, §7.5), then the engine, then
-the admin side; the self-test when the engine is quiet. Refuses to know what is said: every whole
-message goes to the desk. One thread receives and computes, since a second one costs every round
-more than it brings, and the desk needs no lock.
+the admin side; the self-test when the engine is quiet. While an engine drafts, the admin side gets
+one message at a time and a twentieth of the time, however many knock. Refuses to know what is said:
+every whole message goes to the desk. One thread receives and computes, since a second one costs
+every round more than it brings, and the desk needs no lock.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from dspark_worker.admin_link import AdminLink
+from dspark_worker.allowance import Allowance
 from dspark_worker.data_link import DataLink, ReceiveBuffer
 from dspark_worker.desk import Desk
 from dspark_worker.selftest import SelfTest
@@ -29,6 +31,12 @@ _QUIET_S = 5.0
 """The engine is idle when it has sent nothing for so long."""
 
 _SELF_TEST_EVERY_S = 60.0
+
+_ADMIN_SHARE, _ADMIN_BURST_S = 0.05, 0.01
+"""Of the worker's time while an engine is busy, and at once after a rest: some hundred messages."""
+
+_BUSY_S = 1.0
+"""The engine drafts when it has sent something within this."""
 
 _READ = select.POLLIN | select.POLLHUP | select.POLLERR
 
@@ -58,6 +66,8 @@ class Server:
         self._link: DataLink | None = None
         self._admin_listeners = {sock.fileno(): sock for sock in admin}
         self._admin_links: dict[int, AdminLink] = {}
+        self._admin_allowance = Allowance(_ADMIN_SHARE, _ADMIN_BURST_S)
+        self._admin_is_paused = False
         self._heard_at = self._tested_at = now()
         self._woken, self._wake = socket.socketpair()
         self._wake.setblocking(False)
@@ -76,6 +86,7 @@ class Server:
         """Answer messages until `stop`, then close every socket."""
         while not self._stopping:
             self._service.alive(self._now())
+            self._pause_admin()
             # Between two spins everybody else gets a look, however busy the engine is.
             heard = self._link is not None and self._spin(self._link)
             ready = dict(self._poll.poll(0 if heard else self._sleep_ms()))
@@ -93,17 +104,25 @@ class Server:
         due_at = max(self._heard_at + _QUIET_S, self._tested_at + _SELF_TEST_EVERY_S)
         beat_s = self._service.beat_every_s  # an idle worker is healthy, and has to say so
         wait_s = due_at - now if beat_s is None else min(due_at - now, beat_s)
+        if self._admin_is_paused:
+            wait_s = min(wait_s, self._admin_allowance.may_from_s() - now)
         return max(1.0, wait_s * 1e3)
 
     def _hear(self, ready: dict[int, int]) -> None:
         link = self._link
         if link is not None and link.sock.fileno() in ready:
             self._hear_engine(link)
-        for fd, events in ready.items():
+        began_at, is_busy = self._now(), self._is_busy()
+        for fd in self._in_turn(ready):
             if fd in self._admin_listeners:
                 self._welcome_admin(self._admin_listeners[fd])
-            elif fd in self._admin_links:
-                self._hear_admin(self._admin_links[fd], events)
+            else:
+                self._hear_admin(self._admin_links[fd], ready[fd])
+            ended_at = self._now()
+            self._admin_allowance.spend(ended_at - began_at, ended_at)
+            began_at = ended_at
+            if is_busy:
+                break  # the engine may have spoken meanwhile
 
     # --- the engine -------------------------------------------------------------------------------
 
@@ -164,6 +183,25 @@ class Server:
 
     # --- the admin side ---------------------------------------------------------------------------
 
+    def _is_busy(self) -> bool:
+        return self._link is not None and self._now() < self._heard_at + _BUSY_S
+
+    def _in_turn(self, ready: dict[int, int]) -> list[int]:
+        """Who of the admin side has something: those who said least lately first, new ones last."""
+        talking = [fd for fd in self._admin_links if fd in ready]
+        return talking + [fd for fd in self._admin_listeners if fd in ready]
+
+    def _pause_admin(self) -> None:
+        """Look away from the admin side while it has had more than its share, and back again."""
+        is_over = self._is_busy() and self._now() < self._admin_allowance.may_from_s()
+        if is_over == self._admin_is_paused:
+            return
+        self._admin_is_paused = is_over
+        for sock in self._admin_listeners.values():
+            self._poll.modify(sock, 0 if is_over else _READ)
+        for link in self._admin_links.values():
+            self._poll.modify(link.sock, 0 if is_over else _wanted(link))
+
     def _welcome_admin(self, listener: socket.socket) -> None:
         sock = accepted(listener)
         if sock is None:
@@ -192,7 +230,7 @@ class Server:
             log.debug("admin connection closed: %s", error)
             self._drop_admin(link)
         else:
-            self._poll.modify(fd, _READ | select.POLLOUT if link.unsent else _READ)
+            self._poll.modify(fd, _wanted(link))
 
     def _drop_admin(self, link: AdminLink) -> None:
         fd = link.sock.fileno()
@@ -218,3 +256,7 @@ class Server:
             self._drop_admin(link)
         for sock in (self._data, *self._admin_listeners.values(), self._woken, self._wake):
             sock.close()
+
+
+def _wanted(link: AdminLink) -> int:
+    return _READ | select.POLLOUT if link.unsent else _READ
