@@ -1,16 +1,27 @@
 """What is compared: each contender is a server process and a client that times round trips.
 
 A client is a child process too, so that no contender's threads or imports weigh on another. It is
-started once per turn, warms up, and prints its round trips in nanoseconds.
+started once per turn, warms up, and prints its round trips in nanoseconds. Each end has a core of
+its own.
 """
 
 import asyncio
+import select
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from dsparkctl.contract.codes import NEED_DRAFT, Op
+from dsparkctl.contract.endpoint import Endpoint
+from dsparkctl.contract.messages import frame, hello_frame, parse_step_reply, step_head
+from dsparkctl.contract.records import ReqEntry
+from dsparkctl.net.ask import ask
+from dsparkctl.net.tcp import dial_tcp
+from dsparkctl.net.transport import Deadline
+from dsparkctl.state.reply import Asked, refusal
 
 REPLY_BYTES = 112
 """AppHeader and the body of a STEP's reply for one request (§8.1)."""
@@ -57,8 +68,32 @@ def timed(exchange: Callable[[], Any], n_rounds: int) -> None:
 # --- ours -----------------------------------------------------------------------------------------
 
 
-def serve_ours(spin: bool, whole: bool) -> None:
-    """The worker's own server. Its desk answers, or, for the wire alone, a reply is made before."""
+def serve_wire(spin: bool) -> None:
+    """The worker's own end of the wire, with a reply that was made before."""
+    import socket
+
+    from dspark_worker.data_link import DataLink, ReceiveBuffer
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
+    sock, _ = listener.accept()
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    link = DataLink(sock, ReceiveBuffer(17 << 20), time.perf_counter)
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    while True:
+        while not link.receive():
+            if not spin:
+                poll.poll()
+        header, body = link.message()
+        size = REPLY_BYTES if len(body) else PING_BYTES
+        link.send(frame(header.op, header.seq, header.session, bytes(size - 32)))
+        body.release()
+        link.consume()
+
+
+def serve_step() -> None:
+    """The worker's own server with its desk and scripted drafts."""
     import socket
 
     from dspark_worker.desk import Desk
@@ -66,55 +101,32 @@ def serve_ours(spin: bool, whole: bool) -> None:
     from dspark_worker.selftest import SelfTest
     from dspark_worker.server import Server
     from dspark_worker.service import Service
-    from dsparkctl.contract.messages import frame
 
     hello = live_hello()
     drafter = ScriptedDrafter(
         num_spec=hello.num_spec, window=hello.window, vocab_size=hello.vocab_size,
         row_bytes=hello.row_bytes, max_slots=hello.max_slots,
     )  # fmt: skip
-
-    class Wire(Desk):
-        def answer(self, header: Any, body: memoryview, received_at: float) -> bytes:
-            size = REPLY_BYTES if len(body) else PING_BYTES
-            return frame(header.op, header.seq, header.session, bytes(size - 32))
-
-    desk = (Desk if whole else Wire)(hello, drafter, worker_name="bench", clock=time.perf_counter)
+    desk = Desk(hello, drafter, worker_name="bench", clock=time.perf_counter)
     sock = socket.create_server(("127.0.0.1", 0))
     print(sock.getsockname()[1], flush=True)
     sock.setblocking(False)
     Server(
         desk, SelfTest(hello, drafter), data=sock, admin=[], max_message_bytes=17 << 20,
-        spin_us=1_000_000 if spin else 0, now=time.perf_counter,
-        service=Service.of_this_process(),
+        spin_us=1_000_000, now=time.perf_counter, service=Service.of_this_process(),
     ).serve()  # fmt: skip
 
 
-def ask_ours(port: int, spin: bool, n_bytes: int, n_rounds: int) -> None:
-    from dsparkctl.contract.codes import Op
-    from dsparkctl.contract.endpoint import Endpoint
-    from dsparkctl.contract.messages import frame
-    from dsparkctl.net.ask import ask
-    from dsparkctl.net.tcp import dial_tcp
-    from dsparkctl.net.transport import Deadline
-
+def ask_wire(port: int, spin: bool, n_bytes: int, n_rounds: int) -> None:
+    """The client's own end: one exchange with its deadline and its look for strays."""
     link = dial_tcp(Endpoint("tcp", "127.0.0.1", port), Deadline(5.0), 1.0 if spin else 0.0)
     message = memoryview(frame(Op.PING, 1, 1, bytes(n_bytes - 32)))
     parts = [message[:96], message[96:]] if n_bytes > 96 else [message]
-    timed(lambda: ask(link, parts, Deadline(5.0)), n_rounds)
+    timed(lambda: link.exchange(parts, Deadline(5.0)), n_rounds)
 
 
 def ask_step(port: int, n_bytes: int, n_rounds: int) -> None:
     """Client codec, wire, desk, scripted drafts, and every check of the reply."""
-    from dsparkctl.contract.codes import NEED_DRAFT
-    from dsparkctl.contract.endpoint import Endpoint
-    from dsparkctl.contract.messages import hello_frame, parse_step_reply, step_head
-    from dsparkctl.contract.records import ReqEntry
-    from dsparkctl.net.ask import ask
-    from dsparkctl.net.tcp import dial_tcp
-    from dsparkctl.net.transport import Deadline
-    from dsparkctl.state.reply import Asked, refusal
-
     hello = live_hello()
     link = dial_tcp(Endpoint("tcp", "127.0.0.1", port), Deadline(5.0), 1.0)
     session = time.time_ns() & 0x7FFFFFFF | 1
@@ -242,9 +254,9 @@ def ask_aio(port: int, n_bytes: int, n_rounds: int) -> None:
 def main(words: list[str]) -> None:
     if words[0] == "serve":
         served: dict[str, Callable[[], None]] = {
-            "spin": lambda: serve_ours(True, False),
-            "block": lambda: serve_ours(False, False),
-            "step": lambda: serve_ours(True, True),
+            "spin": lambda: serve_wire(True),
+            "block": lambda: serve_wire(False),
+            "step": serve_step,
             "zmq": serve_zmq,
             "grpc": serve_grpc,
             "aio": serve_aio,
@@ -253,8 +265,8 @@ def main(words: list[str]) -> None:
         return
     verb, port, n_bytes, n_rounds = words[1], *map(int, words[2:5])
     asked: dict[str, Callable[[], None]] = {
-        "spin": lambda: ask_ours(port, True, n_bytes, n_rounds),
-        "block": lambda: ask_ours(port, False, n_bytes, n_rounds),
+        "spin": lambda: ask_wire(port, True, n_bytes, n_rounds),
+        "block": lambda: ask_wire(port, False, n_bytes, n_rounds),
         "step": lambda: ask_step(port, n_bytes, n_rounds),
         "zmq": lambda: ask_zmq(port, n_bytes, n_rounds),
         "grpc": lambda: ask_grpc(port, n_bytes, n_rounds),
@@ -265,7 +277,8 @@ def main(words: list[str]) -> None:
 
 def started(contender: Contender) -> tuple[subprocess.Popen[str], int]:
     """A server and its port."""
-    process = subprocess.Popen(contender.serve, stdout=subprocess.PIPE, text=True)
+    pinned = ("taskset", "-c", "0", *contender.serve)
+    process = subprocess.Popen(pinned, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     return process, int(process.stdout.readline())
 
@@ -278,7 +291,8 @@ def round_trips(contender: Contender, port: int, n_bytes: int, n_rounds: int) ->
     else:
         ask += [str(n_bytes), str(REPLY_BYTES if n_bytes > PING_BYTES else PING_BYTES)]
         ask += [str(n_rounds + 30)]
-    done = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=300)
+    pinned = ["taskset", "-c", "1", *ask]
+    done = subprocess.run(pinned, capture_output=True, text=True, check=True, timeout=300)
     return [int(line) / 1e9 for line in done.stdout.split()][-n_rounds:]
 
 

@@ -13,8 +13,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Final
 
 from dsparkctl.contract.endpoint import Endpoint
@@ -39,6 +38,9 @@ class TcpLink:
         self._poll = select.poll()
         self._buffer = memoryview(bytearray(PREFIX_BYTES + MAX_REPLY_BYTES + _BEHIND))
         self._has_strays = False
+        self._is_closed = False
+        self._arrivals = select.poll()
+        self._arrivals.register(sock, select.POLLIN)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -46,20 +48,21 @@ class TcpLink:
 
     def exchange(self, parts: Sequence[Buffer], deadline: Deadline) -> memoryview:
         """Send the buffers as one message, return its reply as a view; see `Link`."""
-        with self._closing_on_error():
+        try:
             self._look_for_strays()
             self._send(parts, deadline)
             return self._receive(deadline)
+        except OSError as error:
+            self.close()
+            raise self._broken(_reason(error)) from None
+        except BaseException:
+            self.close()
+            raise
 
     def check(self) -> None:
         """Whether the connection still stands, with nothing on it; see `Link`."""
-        with self._closing_on_error():
-            self._look_for_strays()
-
-    @contextmanager
-    def _closing_on_error(self) -> Iterator[None]:
         try:
-            yield
+            self._look_for_strays()
         except OSError as error:
             self.close()
             raise self._broken(_reason(error)) from None
@@ -68,42 +71,47 @@ class TcpLink:
             raise
 
     def close(self) -> None:
+        self._is_closed = True
         self._sock.close()
 
     def _look_for_strays(self) -> None:
         """C22: what came behind the last reply answers nothing, so it must not be read as one."""
-        if self._sock.fileno() < 0:
+        if self._is_closed:
             raise self._broken("the connection was given up")
-        try:
-            n = 1 if self._has_strays else self._sock.recv_into(self._buffer, 1)
-        except BlockingIOError:
+        if not self._has_strays and not self._arrivals.poll(0):
             return
-        if not n:
+        if not self._has_strays and not self._sock.recv_into(self._buffer, 1):
             raise self._broken("the peer closed the connection")
         raise self._broken("bytes came that no request asked for")
 
     def _send(self, parts: Sequence[Buffer], deadline: Deadline) -> None:
         rest = [memoryview(part).cast("B") for part in parts if len(part)]
-        rest.insert(0, memoryview(prefix(sum(map(len, rest)))))
-        while rest:
+        n_left = sum(map(len, rest))
+        rest.insert(0, memoryview(prefix(n_left)))
+        n_left += PREFIX_BYTES
+        while True:
             try:
                 n_sent = self._sock.sendmsg(rest)
             except BlockingIOError:
                 self._wait(select.POLLOUT, deadline)
                 continue
-            while rest and n_sent >= len(rest[0]):
+            n_left -= n_sent
+            if not n_left:
+                return
+            while n_sent >= len(rest[0]):
                 n_sent -= len(rest.pop(0))
-            if n_sent:
-                rest[0] = rest[0][n_sent:]
+            rest[0] = rest[0][n_sent:]
 
     def _receive(self, deadline: Deadline) -> memoryview:
-        n_held, n_wanted = 0, PREFIX_BYTES
-        spin_until_s = time.perf_counter() + self._spin_s if self._spin_s else 0.0
+        n_held, n_wanted, room = 0, PREFIX_BYTES, self._buffer
+        receive, spin_until_s = self._sock.recv_into, 0.0
+        if self._spin_s:
+            spin_until_s = time.perf_counter() + min(self._spin_s, deadline.left_s)
         while n_held < n_wanted:
             try:
-                n = self._sock.recv_into(self._buffer[n_held:])
+                n = receive(room)
             except BlockingIOError:
-                if not spin_until_s or time.perf_counter() > spin_until_s or not deadline.left_s:
+                if time.perf_counter() >= spin_until_s:
                     self._wait(select.POLLIN, deadline)
                 continue
             if not n:
@@ -112,6 +120,7 @@ class TcpLink:
             n_held += n
             if n_wanted == PREFIX_BYTES <= n_held:
                 n_wanted += self._reply_bytes()
+            room = self._buffer[n_held:]
         self._has_strays = n_held > n_wanted
         return self._buffer[PREFIX_BYTES:n_wanted]
 
