@@ -32,7 +32,7 @@ test-hosts: setup .venv-ansible/installed ## three real systems that this machin
 system-packages: ## what tests of SSH, real hosts and metrics need from Debian (root)
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends openssh-server openssh-client sudo nftables \
-		iproute2 iputils-ping procps mmdebstrap systemd-container prometheus
+		iproute2 iputils-ping procps mmdebstrap systemd-container prometheus tshark
 
 test-vllm: setup $(VLLM_VENV)/installed ## the real vLLM engine on a CPU with our hook (3 GB, minutes)
 	DSPARK_RIG_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest tests/vllm/check_engine.py

@@ -45,6 +45,16 @@ class Sshd:
         text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(pid) for pid in text.split()]
 
+    def family(self) -> list[int]:
+        """The processes of its connections, and theirs: each holds the socket."""
+        found, new = list[int](), [self.process.pid]
+        while new:
+            paths = [Path(f"/proc/{pid}/task/{pid}/children") for pid in new]
+            texts = [path.read_text() for path in paths if path.exists()]
+            new = [int(pid) for text in texts for pid in text.split()]
+            found += new
+        return found
+
 
 def make_key(path: Path, *, passphrase: str = "") -> Path:
     """An ed25519 key pair at `path` and `path`.pub."""

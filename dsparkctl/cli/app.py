@@ -42,6 +42,7 @@ COMMANDS = {
     "identity": Entry("dsparkctl.cli.identity", "Receipts: compute, verify and write identities."),
     "checkpoint": Entry("dsparkctl.cli.checkpoint", "Look into a checkpoint, and unpack it."),
     "bench": Entry("dsparkctl.cli.bench", "Measure this machine."),
+    "record": Entry("dsparkctl.cli.record", "What a flight recorder kept."),
     "wire": Entry("dsparkctl.cli.wire", "Decode and encode messages of the contract."),
 }
 

@@ -7,6 +7,7 @@ command line, a file or stdin.
 import json
 import re
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ import typer
 from dsparkctl.cli import render
 from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.group import new_app
+from dsparkctl.config.files import write_whole
 from dsparkctl.contract.codes import MAGIC
 from dsparkctl.contract.errors import WireError
 from dsparkctl.contract.framing import PREFIX_BYTES
@@ -147,3 +149,28 @@ def _place(source: str) -> str:
     if _exists(source) or len(source) <= 60:
         return source or '""'
     return f"{source[:24]}... ({len(source)} characters)"
+
+
+@app.command()
+def dissector(
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Instead of Wireshark's folder of personal plugins."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Install a Wireshark dissector for DSP1: TCP streams and flight recordings.
+
+    It is one Lua file; removing it uninstalls it.
+    """
+    folder = to or Path.home() / ".local" / "lib" / "wireshark" / "plugins"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Stop(Exit.FAILED, f"{folder}: cannot be made: {error.strerror}") from None
+    path = folder / "dsp1.lua"
+    write_whole(path, files("dsparkctl.cli").joinpath("dsp1.lua").read_bytes())
+    if as_json:
+        render.json_line({"written": str(path)})
+    else:
+        render.note(f"{path}: written; tshark -r FILE shows DSP1, on TCP ports 18620 and 18621")

@@ -73,6 +73,10 @@ class Counters:
     def ended(self, outcome: Outcome) -> None:
         self._counts[outcome.counter] += 1
 
+    def count(self, outcome: Outcome) -> int:
+        """How many rounds came to this."""
+        return self._counts[outcome.counter]
+
     def snapshot(self) -> dict[str, Any]:
         """Counts, accepted and verified drafts per position, and times in µs (None: no STEP yet).
 

@@ -155,7 +155,9 @@ TABLE: Final = (
     Variable("ASYNC", False, _switch, "1: the engine's thread does not wait for replies (§4.2)"),
     Variable("SPIN_US", 0, _integer(0, 1_000_000), "look so long for a reply before sleeping"),
     Variable("SWITCH_FILE", None, _path, "while this file exists nothing is sent"),
-    Variable("RECORD", None, _path, "folder for a recording; kept, but nothing records yet"),
+    Variable("RECORD", None, _path, "folder of the flight recorder; unset: nothing is recorded"),
+    Variable("RECORD_MB", 64, _integer(1, 1 << 20), "bound of its ring, in MiB"),
+    Variable("RECORD_ROWS", False, _switch, "1: with tap rows, so that it can be replayed"),
     Variable("LOG_INTERVAL_S", 60.0, _number(86_400, zero_too=True), "of the counters; 0: never"),
     Variable("METRICS_FILE", None, _path, "Prometheus text file, rewritten every log interval"),
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dsparkctl.client.exposition import exposition, log_line, write_metrics
+from dsparkctl.client.recording import Keeper
 from dsparkctl.client.rounds import Rounds
 from dsparkctl.client.shadow import ShadowReport
 from dsparkctl.config.errors import WriteError
@@ -29,8 +30,10 @@ class Interval:
         every_s: float,
         metrics_file: Path | None,
         clock: Callable[[], float],
+        keeper: Keeper | None = None,
     ) -> None:
         self._rounds = rounds
+        self._keeper = keeper
         self._shadow = shadow
         self._every_s = every_s
         self._metrics_file = metrics_file
@@ -55,7 +58,9 @@ class Interval:
         return found
 
     def look(self) -> None:
-        """Tell what there is to tell, if it is time."""
+        """Tell what there is to tell, if it is time; keep a recording of what went wrong."""
+        if self._keeper is not None:
+            self._keeper.look(self._rounds.counters, self._rounds.breaker)
         now_s = self._clock()
         if not self._every_s or now_s < self._next_at_s:
             return

@@ -6,7 +6,7 @@ reads is `environment`'s. Opens no file but the Markov cache.
 Two variables that contradict each other are an error, since one of them would silently do nothing:
 - `SHADOW_USE=remote` and `ASYNC=1` mean something under one policy only (§10, §4.2);
 - `ON_FAIL=raise` would take from resilience and shadow what they are chosen for;
-- a metrics file that no interval ever writes.
+- a metrics file that no interval ever writes, rows of a recording that nobody makes.
 A default that is spelt out contradicts nothing. `TRIP=0` beside a cooldown is how §10 turns the
 breaker off for a while, so it is allowed.
 """
@@ -62,6 +62,8 @@ class Settings:
     """0: an exchange sleeps until its reply is there."""
     switch_file: Path | None
     record: Path | None
+    record_bytes: int
+    record_rows: bool
     log_interval_s: float
     """0: never."""
     metrics_file: Path | None
@@ -102,17 +104,13 @@ class Settings:
             spin_s=values["SPIN_US"] / 1e6,
             switch_file=values["SWITCH_FILE"],
             record=values["RECORD"],
+            record_bytes=values["RECORD_MB"] << 20,
+            record_rows=values["RECORD_ROWS"],
             log_interval_s=values["LOG_INTERVAL_S"],
             metrics_file=values["METRICS_FILE"],
             depth_policy=env.get(DEPTH_POLICY),
             has_depth_file=DEPTH_FILE in env,
         )
-
-    def warnings(self) -> list[str]:
-        """What was accepted and yet does nothing: a line each, for the log at start."""
-        if self.record is None:
-            return []
-        return [f"{PREFIX}RECORD={self.record}: not in this release; nothing is recorded"]
 
 
 def _refuse_contradictions(values: Mapping[str, Any]) -> None:
@@ -123,6 +121,8 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
         raise _contradiction("ON_FAIL=raise", f"POLICY=capacity, not {policy}")
     if values["ASYNC"] and policy is not Policy.CAPACITY:
         raise _contradiction("ASYNC=1", f"POLICY=capacity, not {policy}")
+    if values["RECORD_ROWS"] and values["RECORD"] is None:
+        raise _contradiction("RECORD_ROWS=1", "RECORD, a folder")
     if values["METRICS_FILE"] is not None and not values["LOG_INTERVAL_S"]:
         raise _contradiction("METRICS_FILE", "LOG_INTERVAL_S above 0: it is written as often")
 

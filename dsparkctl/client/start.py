@@ -21,6 +21,7 @@ from dsparkctl.client.interval import Interval
 from dsparkctl.client.link import WorkerLink
 from dsparkctl.client.proposer import Choice, LocalDrafter, Proposer
 from dsparkctl.client.proxy import ProxySpeaker, gate_for
+from dsparkctl.client.recording import Keeper, recorded
 from dsparkctl.client.rounds import Rounds
 from dsparkctl.client.settings import Settings
 from dsparkctl.client.shadow import ShadowReport
@@ -30,6 +31,7 @@ from dsparkctl.client.switch import Switch
 from dsparkctl.client.terms import EngineTerms, hello
 from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.net.dial import dial, resolved
+from dsparkctl.net.flight.recorder import Recorder
 from dsparkctl.net.transport import Broken, Deadline, Link, TransportError
 from dsparkctl.state.breaker import Breaker
 from dsparkctl.state.n_out import Caps
@@ -56,9 +58,10 @@ def start_rank0(
     Nothing is dialled before the first round.
     """
     own = hello(terms, settings.identity, settings.markov_identity)
+    recorder = _recorder(settings)
     link = WorkerLink(
         own,
-        dialler(settings.endpoint, settings.spin_s),
+        recorded(dialler(settings.endpoint, settings.spin_s), recorder),
         timeout_s=settings.timeout_s,
         clock=time.monotonic,
         new_session=new_session,
@@ -80,6 +83,7 @@ def start_rank0(
         every_s=settings.log_interval_s,
         metrics_file=settings.metrics_file,
         clock=time.monotonic,
+        keeper=None if recorder is None else Keeper(recorder),
     )
     word = Word(terms.max_slots, terms.num_spec, device)
     parts = (rounds, word, settings.on_fail, interval)
@@ -94,7 +98,7 @@ def start_rank0(
     log.info("remote drafting by %s, policy %s", settings.endpoint, settings.policy)
     log.info("%s", budget(own).text())
     log.info("n_out: %s", caps.reason or f"by schedule {[[*r] for r in caps.ranges]}")
-    for warning in settings.warnings() + _device_warnings(settings, device, os.environ):
+    for warning in _device_warnings(settings, device, os.environ):
         log.warning("%s", warning)
     return Proposer(word, broadcast, _choice(settings), speaker=speaker, local=local, shadow=shadow)
 
@@ -111,6 +115,21 @@ def join_rank(
     hello(terms, settings.identity, settings.markov_identity)  # refuses what rank 0 refuses
     word = Word(terms.max_slots, terms.num_spec, device)
     return Proposer(word, broadcast, _choice(settings), local=local)
+
+
+def _recorder(settings: Settings) -> Recorder | None:
+    """A folder that cannot be made is no reason to draft without drafts, and is said."""
+    if settings.record is None:
+        return None
+    try:
+        found = Recorder(
+            settings.record, max_bytes=settings.record_bytes, with_rows=settings.record_rows
+        )
+    except OSError as error:
+        log.warning("nothing is recorded: %s: %s", settings.record, error.strerror)
+        return None
+    log.info("the flight recorder writes to %s", settings.record)
+    return found
 
 
 def dialler(endpoint: Endpoint, spin_s: float = 0.0) -> Callable[[Deadline], Link]:

@@ -85,6 +85,11 @@ class WorkerSettings(Section):
     spin_us: int = Field(
         0, ge=0, le=1_000_000, description="how long to poll before sleeping for a message"
     )
+    record: FilePath | None = Field(
+        None, description="folder of the flight recorder; null: nothing is recorded"
+    )
+    record_mb: int = Field(64, ge=1, le=1 << 20, description="bound of its ring, in MiB")
+    record_rows: bool = Field(False, description="record tap rows too, for a replay")
     log_json: bool = Field(False, description="log one JSON object a line instead of text")
 
     @model_validator(mode="after")

@@ -92,9 +92,13 @@ class DataLink:
 
     def message(self) -> tuple[AppHeader, memoryview]:
         """The whole message's header and body; views that live until `consume`."""
-        assert self._n_wanted is not None
-        message = self._view[_MESSAGE : _START + self._n_wanted]
+        message = self.whole()
         return parse_header(message), message[HEADER_BYTES:]
+
+    def whole(self) -> memoryview:
+        """The whole message as it came, without its prefix; a view that lives until `consume`."""
+        assert self._n_wanted is not None
+        return self._view[_MESSAGE : _START + self._n_wanted]
 
     def consume(self) -> None:
         """Done with the message: what came behind it moves to the front (R34)."""

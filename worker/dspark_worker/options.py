@@ -25,6 +25,7 @@ _METAVARS = {
     "hash_cache": "FILE",
     "listen": "ENDPOINT",
     "metrics": "ADDR:PORT",
+    "record": "DIR",
     "device": "cpu|cuda:N",
 }
 

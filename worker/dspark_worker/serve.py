@@ -33,6 +33,7 @@ from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.contract.framing import HEADER_BYTES, MAX_MESSAGE_BYTES
 from dsparkctl.contract.messages import rows_offset
 from dsparkctl.contract.records import Hello
+from dsparkctl.net.flight.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
                 spin_us=settings.spin_us,
                 now=_now,
                 service=service,
+                recorder=_recorder(settings, sockets),
             )
         except OSError as error:
             raise LoadError(
@@ -181,6 +183,21 @@ def _stop_on_signals(server: Server) -> list[int]:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     return caught
+
+
+def _recorder(settings: WorkerSettings, closing: contextlib.ExitStack) -> Recorder | None:
+    if settings.record is None:
+        return None
+    try:
+        found = Recorder(
+            settings.record,
+            max_bytes=settings.record_mb << 20,
+            with_rows=settings.record_rows,
+        )
+    except OSError as error:
+        raise LoadError(f"{settings.record}: cannot be recorded to: {error.strerror}") from None
+    closing.callback(found.close)
+    return found
 
 
 def _served(sock: socket.socket, desk: Desk, window: int, closing: contextlib.ExitStack) -> str:

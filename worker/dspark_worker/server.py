@@ -21,6 +21,7 @@ from dspark_worker.selftest import SelfTest
 from dspark_worker.service import Service
 from dspark_worker.sockets import accepted
 from dsparkctl.contract.errors import WireError
+from dsparkctl.net.flight.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +56,14 @@ class Server:
         spin_us: int,
         now: Callable[[], float],
         service: Service,
+        recorder: Recorder | None = None,
     ) -> None:
         self._desk = desk
         self._self_test = self_test
         self._data = data
         self._now = now
         self._service = service
+        self._recorder = recorder
         self._spin_s = spin_us / 1e6
         self._buffer = ReceiveBuffer(max_message_bytes)
         self._link: DataLink | None = None
@@ -156,12 +159,16 @@ class Server:
     def _answer_engine(self, link: DataLink) -> None:
         header, body = link.message()
         wire_s = link.received_at - link.first_byte_at
+        if self._recorder is not None:
+            self._recorder.sent((link.whole(),))
         reply = self._desk.answer(header, body, link.received_at)
         body.release()
         answered_at = self._now()
         link.send(reply)
         self._heard_at = self._now()
         self._desk.stats.took("wire", wire_s + self._heard_at - answered_at)
+        if self._recorder is not None:
+            self._recorder.received(reply)
         link.consume()
 
     def _spin(self, link: DataLink) -> bool:

@@ -33,6 +33,8 @@ GOOD: dict[str, tuple[str, Any]] = {
     "N_OUT": ("0", False),
     "ASYNC": ("1", True),
     "SPIN_US": ("200", 200),
+    "RECORD_MB": ("3", 3),
+    "RECORD_ROWS": ("1", True),
     "SWITCH_FILE": ("/run/dspark/off", Path("/run/dspark/off")),
     "RECORD": ("/var/log/dspark", Path("/var/log/dspark")),
     "LOG_INTERVAL_S": ("0", 0.0),
@@ -62,6 +64,8 @@ BAD = {
     "N_OUT": ["true", "2", "yes", "00"],
     "ASYNC": ["true", "on", "-0"],
     "SPIN_US": ["-1", "0.5", "1000001"],
+    "RECORD_MB": ["0", "-1", "many"],
+    "RECORD_ROWS": ["yes", "2"],
     "SWITCH_FILE": ["off", "./off", "/a\0b", "/"],
     "RECORD": ["record"],
     "LOG_INTERVAL_S": ["-1", "nan", "86401"],
@@ -71,7 +75,7 @@ BAD = {
 
 def test_the_table_names_each_variable_of_the_contract_once() -> None:
     """§4.2, §6.3, §6.7, §10, R40."""
-    assert len(set(NAMES)) == len(NAMES) == 16
+    assert len(set(NAMES)) == len(NAMES) == 18
     assert set(NAMES) == set(GOOD) == set(BAD)
 
 
@@ -85,6 +89,7 @@ def test_unset_variables_have_the_defaults_of_section_10() -> None:
     assert (values["N_OUT"], values["ASYNC"]) == (True, False)
     assert values["SWITCH_FILE"] is values["RECORD"] is values["METRICS_FILE"] is None
     assert (values["LOG_INTERVAL_S"], values["SPIN_US"]) == (60, 0)
+    assert (values["RECORD_MB"], values["RECORD_ROWS"]) == (64, False)
 
 
 @pytest.mark.parametrize("name", NAMES)

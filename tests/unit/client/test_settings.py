@@ -30,7 +30,6 @@ def test_endpoint_and_identity_are_enough() -> None:
     assert found.markov_identity == bytes(32)
     assert (found.policy, found.timeout_s) == (Policy.CAPACITY, 0.05)
     assert (found.depth_policy, found.has_depth_file) == (None, False)
-    assert found.warnings() == []
 
 
 def test_every_variable_reaches_its_own_field() -> None:
@@ -43,6 +42,9 @@ def test_every_variable_reaches_its_own_field() -> None:
         ASYNC="1",
         SWITCH_FILE="/run/off",
         RECORD="/var/record",
+        RECORD_MB="3",
+        RECORD_ROWS="1",
+        SPIN_US="200",
         LOG_INTERVAL_S="7",
         METRICS_FILE="/var/metrics.prom",
         MARKOV_IDENTITY="0b" * 32,
@@ -50,6 +52,7 @@ def test_every_variable_reaches_its_own_field() -> None:
     assert (found.timeout_s, found.trip, found.cooldown) == (0.02, 4, 5)
     assert (found.on_fail, found.n_out_enabled, found.is_async) == ("raise", False, True)
     assert (found.switch_file, found.record) == (Path("/run/off"), Path("/var/record"))
+    assert (found.record_bytes, found.record_rows, found.spin_s) == (3 << 20, True, 0.0002)
     assert (found.log_interval_s, found.metrics_file) == (7, Path("/var/metrics.prom"))
     assert found.markov_identity == b"\x0b" * 32
     shadow = read(POLICY="shadow", SHADOW_USE="remote")
@@ -160,8 +163,3 @@ def test_the_engines_depth_variables_are_kept_as_they_stand() -> None:
     found = Settings.from_environment(env)
     assert found is not None
     assert (found.depth_policy, found.has_depth_file) == ("conf:0.6", True)
-
-
-def test_a_record_folder_is_accepted_with_an_honest_warning() -> None:
-    (warning,) = read(RECORD="/var/record").warnings()
-    assert warning.startswith(f"{PREFIX}RECORD=/var/record: not in this release")

@@ -105,11 +105,14 @@ def test_async_puts_the_exchange_into_a_thread_of_its_own() -> None:
     assert not isinstance(started().speaker, ProxySpeaker)
 
 
-def test_the_start_tells_memory_worker_policy_and_n_out(caplog: pytest.LogCaptureFixture) -> None:
-    """§8.2: the memory is printed at start."""
+def test_the_start_tells_memory_worker_policy_and_n_out(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """§8.2: the memory is printed at start; a folder that cannot be recorded to, too."""
+    (tmp_path / "file").touch()
     with caplog.at_level(logging.INFO):
         start_rank0(
-            settings(RECORD="/somewhere"),
+            settings(RECORD=str(tmp_path / "file" / "record")),
             TERMS,
             device=CPU,
             broadcast=Alone(),
@@ -119,7 +122,7 @@ def test_the_start_tells_memory_worker_policy_and_n_out(caplog: pytest.LogCaptur
     assert "tcp://127.0.0.1:1, policy capacity" in caplog.text
     assert "n_out: by schedule [[1, 2, 3]]" in caplog.text
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "RECORD" in warning.getMessage()
+    assert "nothing is recorded: " in warning.getMessage()
 
 
 def test_the_kill_switch_is_looked_at(tmp_path: Path) -> None:
