@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 BIN = $(VENV)/bin
 VLLM_VENV = .venv-vllm
 
-.PHONY: help demo test fuzz soak test-hosts system-packages test-vllm check fix sim bench setup clean
+.PHONY: help demo test fuzz soak docs audit test-hosts system-packages test-vllm check fix sim bench setup clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -31,7 +31,7 @@ test-hosts: setup .venv-ansible/installed ## three real systems that this machin
 
 system-packages: ## what tests of SSH, real hosts and metrics need from Debian (root)
 	apt-get update -qq
-	apt-get install -y -qq --no-install-recommends openssh-server openssh-client sudo nftables \
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openssh-server openssh-client sudo nftables \
 		iproute2 iputils-ping procps mmdebstrap systemd-container prometheus tshark
 
 test-vllm: setup $(VLLM_VENV)/installed ## the real vLLM engine on a CPU with our hook (3 GB, minutes)
@@ -40,6 +40,15 @@ test-vllm: setup $(VLLM_VENV)/installed ## the real vLLM engine on a CPU with ou
 fuzz: setup ## every parser against a million spoilt inputs, guided by coverage; INPUTS=
 	$(BIN)/python -m pip install --quiet --constraint dsparkctl/constraints.txt --group fuzz
 	$(BIN)/python -m tests.fuzz --inputs $(or $(INPUTS),1000000) $(if $(KEEP),--keep)
+
+docs: setup ## the site, in build/site; every link and page checked
+	$(BIN)/python -m pip install --quiet --constraint dsparkctl/constraints.txt --group docs
+	$(BIN)/mkdocs build --quiet
+
+audit: setup ## bandit over the sources, pip-audit over what is installed where its service answers
+	$(BIN)/python -m pip install --quiet --constraint dsparkctl/constraints.txt --group audit
+	$(BIN)/bandit --quiet --recursive --severity-level medium dsparkctl worker
+	-$(BIN)/pip-audit --progress-spinner off
 
 soak: setup ## worker and engine for MINUTES= under faults, outputs checked, memory watched
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)

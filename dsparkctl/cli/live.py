@@ -22,18 +22,21 @@ def live_table() -> Iterator[Show]:
     with Live(console=console, auto_refresh=False) as live:
 
         def show(title: str, rows: Sequence[tuple[str, str, str]], remark: str) -> None:
-            below = Text("\n".join(map(_printable, remark.split("\n"))))
-            table = Table(
-                title=Text(title), caption=below, show_header=False, box=None, min_width=60
-            )
-            table.add_column()
-            table.add_column(justify="right", style="bold")
-            table.add_column(style="dim")
-            for name, value, unit in rows:
-                table.add_row(*(Text(_printable(cell)) for cell in (name, value, unit)))
-            live.update(table, refresh=True)
+            live.update(drawn(title, rows, remark), refresh=True)
 
         yield show
+
+
+def drawn(title: str, rows: Sequence[tuple[str, str, str]], remark: str) -> Table:
+    """The table at one moment."""
+    below = Text("\n".join(map(_printable, remark.split("\n"))))
+    table = Table(title=Text(title), caption=below, show_header=False, box=None, min_width=60)
+    table.add_column()
+    table.add_column(justify="right", style="bold")
+    table.add_column(style="dim")
+    for name, value, unit in rows:
+        table.add_row(*(Text(_printable(cell)) for cell in (name, value, unit)))
+    return table
 
 
 def _printable(text: str) -> str:

@@ -43,4 +43,5 @@ def _collides(endpoint: Endpoint, holder: Holder) -> bool:
     if holder.port != endpoint.port:
         return False
     address = holder.address.removeprefix("::ffff:")
-    return endpoint.is_wildcard or address in (endpoint.host, "0.0.0.0", "::")
+    listens_everywhere = Endpoint("tcp", address, endpoint.port).is_wildcard
+    return endpoint.is_wildcard or listens_everywhere or address == endpoint.host
