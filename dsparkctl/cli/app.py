@@ -24,6 +24,7 @@ COMMANDS = {
     "worker": Entry("dsparkctl.cli.worker", "Serve drafts, or replay a recorded case."),
     "simulate": Entry("dsparkctl.cli.simulate", "Torture both sides on simulated time."),
     "conform": Entry("dsparkctl.cli.conform", "Hold any worker against the contract."),
+    "conform-client": Entry("dsparkctl.cli.conform_client", "Hold any client against it."),
     "probe": Entry("dsparkctl.cli.probe", "Measure PING round trips to a worker."),
     "stats": Entry("dsparkctl.cli.stats", "Watch a worker's counters."),
     "reset": Entry("dsparkctl.cli.reset", "Discard windows of a worker's slots."),

@@ -68,7 +68,7 @@ def conform(
 
     It takes the worker's data listener over and drops every window: never run it beside an engine.
     """
-    target, terms = _endpoint(endpoint), _terms(hello, checkpoint, receipt, markov)
+    target, terms = _endpoint(endpoint), terms_of(hello, checkpoint, receipt, markov)
     if not yes:  # connecting alone closes an engine's connection (§7.5, R37)
         lost = f"An engine that drafts on {target} loses its connection and every window. Go on?"
         ask(lost, "nothing was sent")
@@ -101,7 +101,7 @@ def _endpoint(text: str) -> Endpoint:
     return found
 
 
-def _terms(
+def terms_of(
     hello: Path | None, checkpoint: Path | None, receipt: Path | None, markov: Path | None
 ) -> HelloParams:
     if (hello is None) == (checkpoint is None):

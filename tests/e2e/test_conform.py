@@ -171,3 +171,15 @@ def test_missing_fields_of_the_terms_take_defaults(tmp_path: Path, worker: Worke
     given["tap_layer_ids"] = tuple(given["tap_layer_ids"])
     params = HelloParams.model_validate(given)
     assert (params.max_slots, params.markov_identity) == (4, "00" * 32)
+
+
+def test_a_client_that_never_comes_is_a_failure(worker: Worker, tmp_path: Path) -> None:
+    path = hello_file(tmp_path, worker)
+    done = command("conform-client", "--listen", "tcp://127.0.0.1:0", "--hello", path,
+                   "--seconds", "1")  # fmt: skip
+    assert done.returncode == Exit.FAILED
+    assert "listening on tcp://127.0.0.1:" in done.stderr
+    assert "no client sent a STEP within 1 s" in done.stderr
+    taken = command("conform-client", "--listen", worker.data, "--hello", path)
+    assert taken.returncode == Exit.FAILED
+    assert "cannot listen: Address already in use" in taken.stderr
