@@ -74,6 +74,9 @@ bench: setup ## the figures of benchmarks/README.md
 	$(BIN)/python benchmarks/gil.py
 	$(BIN)/python benchmarks/exl3_decode.py
 	PYTHONPATH=. $(BIN)/python benchmarks/upload.py
+	$(BIN)/python benchmarks/recorder.py
+	$(BIN)/python benchmarks/end_to_end.py
+	PYTHONPATH=. $(BIN)/python benchmarks/floods.py
 
 setup: $(VENV)/installed
 
