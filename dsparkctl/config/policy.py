@@ -5,9 +5,9 @@ variables (R40). Refuses to know how an env file is written.
 """
 
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dsparkctl.config.fields import FilePath, RemotePath, Section
 
@@ -35,8 +35,31 @@ class PolicySettings(Section):
     switch_file: RemotePath = Field(
         PurePosixPath("/run/dspark/off"), description="while it exists nothing is sent"
     )
-    metrics_file: RemotePath | None = Field(None, description="Prometheus text of the client")
+    record: RemotePath | None = Field(
+        None, description="folder of the flight recorder on the Sparks; null: nothing is recorded"
+    )
+    record_mb: int = Field(64, ge=1, le=1 << 20, description="bound of its ring, in MiB")
+    record_rows: bool = Field(False, description="record tap rows too, for a replay")
     log_interval_s: float = Field(60.0, ge=0, le=86_400, description="of the counters; 0: never")
+    metrics_file: RemotePath | None = Field(None, description="Prometheus text of the client")
+
+    @model_validator(mode="after")
+    def _is_no_contradiction(self) -> Self:
+        """What the client refuses when the engine starts is refused here, hours before."""
+        for setting, met, needed in (
+            ("shadow_use: remote", self.shadow_use != "remote" or self.policy == "shadow",
+             "policy: shadow"),
+            ("on_fail: raise", self.on_fail != "raise" or self.policy == "capacity",
+             "policy: capacity"),
+            ("asynchronous: true", not self.asynchronous or self.policy == "capacity",
+             "policy: capacity"),
+            ("record_rows: true", not self.record_rows or self.record, "record, a folder"),
+            ("metrics_file", self.metrics_file is None or self.log_interval_s,
+             "log_interval_s above 0: it is written as often"),
+        ):  # fmt: skip
+            if not met:
+                raise ValueError(f"{setting} needs {needed}")
+        return self
 
 
 class ReleaseSettings(Section):

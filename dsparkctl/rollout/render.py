@@ -33,6 +33,13 @@ def worker_config(fleet: Fleet) -> bytes:
         path: Path | None = getattr(worker, name)
         if path is not None and not path.is_absolute():
             raise RenderError(f"worker.{name}: {path} is not absolute; it is a path on the host")
+    for name in ("hash_cache", "record"):
+        path = getattr(worker, name)
+        if path is not None and not path.is_relative_to(layout.shared):
+            raise RenderError(
+                f"worker.{name}: {path}: expected a path below {layout.shared}, "
+                "the one folder where a deployed worker may write"
+            )
     said = worker.model_dump(mode="json", include=set(WorkerSettings.model_fields))
     said["hash_cache"] = said["hash_cache"] or str(layout.shared / "hashes.json")
     said["wait_for_address_s"] = said["wait_for_address_s"] or _WAIT_FOR_ADDRESS_S

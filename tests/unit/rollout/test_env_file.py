@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from dsparkctl.client.environment import PREFIX, TABLE, read_environment
+from dsparkctl.client.environment import PREFIX, TABLE, SettingsError, read_environment
+from dsparkctl.client.settings import Settings
 from dsparkctl.config.fleet import Fleet
 from dsparkctl.config.policy import PolicySettings
 from dsparkctl.rollout import env_file
@@ -41,15 +43,28 @@ policies = st.fixed_dictionaries(
         "cooldown": st.integers(1, 1_000_000),
         "n_out": st.booleans(),
         "asynchronous": st.booleans(),
-        "log_interval_s": st.floats(0, 86_400).map(lambda x: round(x, 6)),
+        "on_fail": st.sampled_from(["fallback", "raise"]),
+        "shadow_use": st.sampled_from(["local", "remote"]),
+        "record": st.just("/var/lib/dspark/flight"),
+        "record_mb": st.integers(1, 1 << 20),
+        "record_rows": st.booleans(),
+        "log_interval_s": st.just(0.0) | st.floats(0, 86_400).map(lambda x: round(x, 6)),
         "metrics_file": st.just("/var/lib/node/dspark.prom"),
     },
 )
 
 
+def accepted(policy: dict[str, Any]) -> Fleet | None:
+    try:
+        return fleet(**policy)
+    except ValidationError:
+        return None
+
+
 @given(policies)
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
 def test_everything_that_is_written_is_what_rank_0_reads(policy: dict[str, Any]) -> None:
-    wanted = fleet(**policy)
+    wanted = accepted(policy) or reject()
     values = env_file.variables(wanted, IDENTITY, "cd" * 32)
     read = read_environment(values)
     assert str(read["ENDPOINT"]) == "tcp://10.202.28.1:18620?bind=10.202.28.2"
@@ -59,11 +74,27 @@ def test_everything_that_is_written_is_what_rank_0_reads(policy: dict[str, Any])
     assert env_file.read(env_file.write(values).decode()) == values
 
 
+@given(policies)
+def test_a_policy_is_refused_here_exactly_if_the_client_would_refuse_it(
+    policy: dict[str, Any],
+) -> None:
+    """Found by reading: a contradiction in dspark.yaml would have kept the engine from starting."""
+    given = fleet()
+    given = given.model_copy(update={"policy": PolicySettings.model_construct(
+        **PolicySettings().model_dump() | policy)})  # fmt: skip
+    try:
+        Settings.from_environment(env_file.variables(given, IDENTITY, "cd" * 32))
+    except SettingsError:
+        assert accepted(policy) is None
+    else:
+        assert accepted(policy) is not None
+
+
 def test_the_policy_section_has_the_clients_variables_and_defaults() -> None:
     """R40: one table; this section must not drift from it."""
     table = {variable.name: variable for variable in TABLE}
     named = {env_file.variable_of(key): key for key in PolicySettings.model_fields}
-    derived = {"ENDPOINT", "IDENTITY", "MARKOV_IDENTITY", "RECORD"}
+    derived = {"ENDPOINT", "IDENTITY", "MARKOV_IDENTITY"}
     assert set(named) | derived == set(table)
     defaults = PolicySettings()
     for name, key in named.items():

@@ -46,6 +46,14 @@ def test_a_path_that_is_none_of_the_hosts_is_refused(key: str) -> None:
             update={key: Path("x")})}))  # fmt: skip
 
 
+@pytest.mark.parametrize("key", ["hash_cache", "record"])
+def test_what_the_worker_writes_lies_where_its_unit_lets_it_write(key: str) -> None:
+    assert worker_config(fleet(**{key: "/opt/dspark/shared/x"}))
+    for path in ("/var/lib/x", "x", "/opt/dspark/sharedx"):
+        with pytest.raises(RenderError, match=f"worker.{key}: .*below /opt/dspark/shared"):
+            worker_config(fleet(**{key: path}))
+
+
 def test_a_unit_leaves_no_placeholder_and_needs_no_network_to_be_up() -> None:
     text = "\n".join(unit())
     assert "@" not in text.replace("@system-service", "").replace("@privileged @resources", "")
