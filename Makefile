@@ -29,10 +29,10 @@ test-hosts: setup .venv-ansible/installed ## three real systems that this machin
 		molecule==26.10.0
 	touch $@
 
-system-packages: ## what tests of SSH, real hosts and metrics need from Debian (root)
+system-packages: ## what tests of SSH, real hosts, metrics and libfabric need from Debian (root)
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openssh-server openssh-client sudo nftables \
-		iproute2 iputils-ping procps mmdebstrap systemd-container prometheus tshark
+		iproute2 iputils-ping procps mmdebstrap systemd-container prometheus tshark gcc libc6-dev libfabric-dev
 
 test-vllm: setup $(VLLM_VENV)/installed ## the real vLLM engine on a CPU with our hook (3 GB, minutes)
 	DSPARK_RIG_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest tests/vllm/check_engine.py

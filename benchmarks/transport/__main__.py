@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.transport.contenders import (
+    FABRIC,
     OTHERS,
     OURS,
     PING_BYTES,
@@ -25,6 +26,7 @@ from benchmarks.transport.contenders import (
     started,
 )
 from benchmarks.transport.plot import svg
+from dsparkctl.net.fabric.build import HERE as FABRIC_SOURCES
 
 SIZES = {
     "PING": (PING_BYTES, 400),
@@ -41,6 +43,8 @@ BARS = [
     ("a whole STEP, spinning", "C, spinning", {"184 KB": 2.0}),
     ("ours, spinning", "pyzmq REQ/REP", {"184 KB": 1 / 2.5}),
     ("ours, spinning", "grpcio unary", {"184 KB": 1 / 8}),
+    ("o1tcp, spinning", "ours, spinning", {"184 KB": 2.0}),
+    ("o1tcp, spinning", "C on libfabric, spinning", {"184 KB": 1.2}),
 ]
 """Of whom, over whom, at most."""
 
@@ -65,11 +69,20 @@ def measure(contenders: list[Contender], n_turns: int) -> Medians:
     return found
 
 
-def compiled(folder: Path) -> str:
-    source = Path(__file__).with_name("pingpong.c")
-    program = folder / "pingpong"
-    subprocess.run(["cc", "-O2", "-Wall", "-o", str(program), str(source)], check=True)
+def compiled(folder: Path, name: str, *more: str) -> str:
+    source, program = Path(__file__).with_name(f"{name}.c"), folder / name
+    subprocess.run(["cc", "-O2", "-Wall", "-o", str(program), str(source), *more], check=True)
     return str(program)
+
+
+def chosen(folder: Path, words: str) -> list[Contender]:
+    """All contenders, or those whose name holds one of the words."""
+    shim = (f"-I{FABRIC_SOURCES}", str(FABRIC_SOURCES / "shim.c"), "-lfabric")
+    everybody = [
+        *in_c(compiled(folder, "pingpong")), *OURS, STEP, *OTHERS, *FABRIC,
+        *in_c(compiled(folder, "fabric_pingpong", *shim), "C on libfabric"),
+    ]  # fmt: skip
+    return [one for one in everybody if any(word in one.name for word in words.split("|"))]
 
 
 def ratio(found: Medians, who: str, over: str, size: str) -> float:
@@ -85,6 +98,8 @@ def table(found: Medians) -> str:
     lines += ["", "| ratio | " + " | ".join(SIZES) + " |", "|---|" + "---|" * len(SIZES)]
     pairs = dict.fromkeys((who, over) for who, over, _ in BARS)
     for who, over in pairs:
+        if who not in found or over not in found:
+            continue
         cells = []
         for size in SIZES:
             if not found[who][size]:
@@ -103,10 +118,10 @@ def main() -> None:
     )
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--svg", type=Path)
+    parser.add_argument("--only", default="", metavar="NAME|NAME", help="contenders' names")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        contenders = [*in_c(compiled(Path(folder))), *OURS, STEP, *OTHERS]
-        found = measure(contenders, given.turns)
+        found = measure(chosen(Path(folder), given.only), given.turns)
     print(table(found))
     if given.svg is not None:
         best = {

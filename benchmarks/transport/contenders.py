@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 from dsparkctl.contract.codes import NEED_DRAFT, Op
 from dsparkctl.contract.endpoint import Endpoint
+from dsparkctl.contract.framing import MAX_MESSAGE_BYTES
 from dsparkctl.contract.messages import frame, hello_frame, parse_step_reply, step_head
 from dsparkctl.contract.records import ReqEntry
 from dsparkctl.net.ask import ask
+from dsparkctl.net.dial import dialler
 from dsparkctl.net.tcp import dial_tcp
 from dsparkctl.net.transport import Deadline
 from dsparkctl.state.reply import Asked, refusal
@@ -41,14 +43,15 @@ def own(name: str, verb: str) -> Contender:
     return Contender(name, (*run, "serve", verb), (*run, "ask", verb))
 
 
-def in_c(program: str) -> list[Contender]:
+def in_c(program: str, carrier: str = "C") -> list[Contender]:
     return [
-        Contender("C, spinning", (program, "serve", "1"), (program, "ask", "{port}", "1")),
-        Contender("C, blocking", (program, "serve", "0"), (program, "ask", "{port}", "0")),
+        Contender(f"{carrier}, {how}", (program, "serve", spin), (program, "ask", "{port}", spin))
+        for how, spin in (("spinning", "1"), ("blocking", "0"))
     ]
 
 
 OURS = [own("ours, spinning", "spin"), own("ours, blocking", "block")]
+FABRIC = [own("o1tcp, spinning", "o1-spin"), own("o1tcp, blocking", "o1-block")]
 STEP = own("a whole STEP, spinning", "step")
 OTHERS = [own("pyzmq REQ/REP", "zmq"), own("grpcio unary", "grpc"), own("asyncio streams", "aio")]
 
@@ -68,22 +71,22 @@ def timed(exchange: Callable[[], Any], n_rounds: int) -> None:
 # --- ours -----------------------------------------------------------------------------------------
 
 
-def serve_wire(spin: bool) -> None:
+def serve_wire(scheme: str, spin: bool) -> None:
     """The worker's own end of the wire, with a reply that was made before."""
-    import socket
+    from dspark_worker.listener import bound
 
-    from dspark_worker.data_link import DataLink, ReceiveBuffer
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    print(listener.getsockname()[1], flush=True)
-    sock, _ = listener.accept()
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    link = DataLink(sock, ReceiveBuffer(17 << 20), time.perf_counter)
+    data = bound(Endpoint(scheme, "127.0.0.1", 0), time.perf_counter)
+    data.prepare(MAX_MESSAGE_BYTES)
+    print(data.listen().port, flush=True)
+    while not data.knocked():
+        time.sleep(1e-3)
+    link = data.admit()
+    assert link is not None
     poll = select.poll()
-    poll.register(sock, select.POLLIN)
+    poll.register(link, select.POLLIN)
     while True:
         while not link.receive():
-            if not spin:
+            if not spin and link.may_sleep():
                 poll.poll()
         header, body = link.message()
         size = REPLY_BYTES if len(body) else PING_BYTES
@@ -94,9 +97,9 @@ def serve_wire(spin: bool) -> None:
 
 def serve_step() -> None:
     """The worker's own server with its desk and scripted drafts."""
-    import socket
 
     from dspark_worker.desk import Desk
+    from dspark_worker.listener import bound
     from dspark_worker.scripted import ScriptedDrafter
     from dspark_worker.selftest import SelfTest
     from dspark_worker.server import Server
@@ -108,19 +111,20 @@ def serve_step() -> None:
         row_bytes=hello.row_bytes, max_slots=hello.max_slots,
     )  # fmt: skip
     desk = Desk(hello, drafter, worker_name="bench", clock=time.perf_counter)
-    sock = socket.create_server(("127.0.0.1", 0))
-    print(sock.getsockname()[1], flush=True)
-    sock.setblocking(False)
+    data = bound(Endpoint("tcp", "127.0.0.1", 0), time.perf_counter)
+    data.prepare(16 << 20)
+    print(data.listen().port, flush=True)
     Server(
-        desk, SelfTest(hello, drafter), data=sock, admin=[], max_message_bytes=17 << 20,
+        desk, SelfTest(hello, drafter), data=data, admin=[],
         spin_us=1_000_000, now=time.perf_counter, service=Service.of_this_process(),
     ).serve()  # fmt: skip
 
 
-def ask_wire(port: int, spin: bool, n_bytes: int, n_rounds: int) -> None:
+def ask_wire(scheme: str, port: int, spin: bool, n_bytes: int, n_rounds: int) -> None:
     """The client's own end: one exchange with its deadline and its look for strays."""
-    link = dial_tcp(Endpoint("tcp", "127.0.0.1", port), Deadline(5.0), 1.0 if spin else 0.0)
-    message = memoryview(frame(Op.PING, 1, 1, bytes(n_bytes - 32)))
+    message = memoryview(bytearray(frame(Op.PING, 1, 1, bytes(n_bytes - 32))))
+    endpoint = Endpoint(scheme, "127.0.0.1", port)
+    link = dialler(endpoint, 1.0 if spin else 0.0, message)(Deadline(5.0))
     parts = [message[:96], message[96:]] if n_bytes > 96 else [message]
     timed(lambda: link.exchange(parts, Deadline(5.0)), n_rounds)
 
@@ -254,8 +258,10 @@ def ask_aio(port: int, n_bytes: int, n_rounds: int) -> None:
 def main(words: list[str]) -> None:
     if words[0] == "serve":
         served: dict[str, Callable[[], None]] = {
-            "spin": lambda: serve_wire(True),
-            "block": lambda: serve_wire(False),
+            "spin": lambda: serve_wire("tcp", True),
+            "block": lambda: serve_wire("tcp", False),
+            "o1-spin": lambda: serve_wire("o1tcp", True),
+            "o1-block": lambda: serve_wire("o1tcp", False),
             "step": serve_step,
             "zmq": serve_zmq,
             "grpc": serve_grpc,
@@ -265,8 +271,10 @@ def main(words: list[str]) -> None:
         return
     verb, port, n_bytes, n_rounds = words[1], *map(int, words[2:5])
     asked: dict[str, Callable[[], None]] = {
-        "spin": lambda: ask_wire(port, True, n_bytes, n_rounds),
-        "block": lambda: ask_wire(port, False, n_bytes, n_rounds),
+        "spin": lambda: ask_wire("tcp", port, True, n_bytes, n_rounds),
+        "block": lambda: ask_wire("tcp", port, False, n_bytes, n_rounds),
+        "o1-spin": lambda: ask_wire("o1tcp", port, True, n_bytes, n_rounds),
+        "o1-block": lambda: ask_wire("o1tcp", port, False, n_bytes, n_rounds),
         "step": lambda: ask_step(port, n_bytes, n_rounds),
         "zmq": lambda: ask_zmq(port, n_bytes, n_rounds),
         "grpc": lambda: ask_grpc(port, n_bytes, n_rounds),

@@ -110,7 +110,7 @@ def examine(
         if packed in stored and scales in stored:
             fault(packed, f"stands beside {scales}: either packed signs or scales")
         if not (packed in stored or scales in stored):
-            fault(scales, f"is missing, and so is {packed}")
+            fault(scales, f"is missing (signs may also be packed, as {packed})")
     trellis = stored.get("trellis")
     if trellis is None:
         fault("trellis", "is missing")

@@ -41,11 +41,14 @@ class Claims(NamedTuple):
 
     codebook: Codebook | None
     claims: tuple[Claim, ...]
+    codebook_in: Path | None = None
+    """The file that names it."""
 
     def contradicted(
         self, stored: Mapping[str, TensorInfo], layers: Mapping[str, Exl3Layer]
     ) -> Iterator[tuple[Claim, str]]:
         """Each claim that the tensors do not bear out, with the difference."""
+        yield from self._without_markers(layers)
         for claim in self.claims:
             if "bits" in claim.said:
                 layer = layers.get(claim.name)
@@ -56,11 +59,21 @@ class Claims(NamedTuple):
                     if key in claim.said and claim.said[key] != is_so:
                         yield claim, f"says {ascii(claim.said[key])[:60]}, the file {is_so} ({key})"
 
+    def _without_markers(self, layers: Mapping[str, Exl3Layer]) -> Iterator[tuple[Claim, str]]:
+        """Layers that have lost theirs. A marker of another codebook is believed over a config."""
+        if self.codebook in (None, Codebook.THREE_INST) or self.codebook_in is None:
+            return
+        for name, layer in layers.items():
+            if layer.n_stacked is None and layer.codebook is Codebook.THREE_INST:
+                claim = Claim(self.codebook_in, "codebook", name, {})
+                yield claim, f"says {self.codebook.value}, {name} has no marker of it (so 3inst)"
+
 
 def read_claims(files: CheckpointFiles) -> Claims:
     """CheckpointError only for a file that is no JSON, or a codebook that nobody knows."""
     found: list[Claim] = []
     codebook: Codebook | None = None
+    codebook_in: Path | None = None
     beside = files.directory / QUANTIZATION_FILE
     for path, is_config in (
         (files.config, True),
@@ -76,11 +89,12 @@ def read_claims(files: CheckpointFiles) -> Claims:
             value = value.get("quantization_config") or inner or {}
         if not isinstance(value, dict):
             continue
-        if path != beside:  # no receipt proves that file (§6.7): it may contradict, never decide
-            codebook = codebook or _codebook(path, value)
+        # No receipt proves the file beside (§6.7): it may contradict, never decide.
+        if path != beside and codebook is None and (codebook := _codebook(path, value)):
+            codebook_in = path
         found.extend(_tensors(path, value))
         found.extend(_plan(path, value))
-    return Claims(codebook, tuple(found))
+    return Claims(codebook, tuple(found), codebook_in)
 
 
 def _codebook(path: Path, value: Mapping[str, Any]) -> Codebook | None:

@@ -57,6 +57,8 @@ class TensorInfo(NamedTuple):
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """All tensors of one file, in order of their data; `CheckpointError` when it is not whole."""
+    if path.exists() and not path.is_file():
+        raise wrong(path, "is not a regular file")
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -90,14 +92,14 @@ def _checked(path: Path, header: dict[str, Any], data: int, size: int) -> dict[s
         if info.begin < end:
             raise wrong(path, f"its data overlaps that of {before}", at=name)
         if info.begin > end:
-            raise wrong(path, f"{info.begin - end} bytes lie unused before its data", at=name)
+            raise wrong(path, f"bytes before its data lie unused: {info.begin - end}", at=name)
         if info.end > size:
             raise wrong(
                 path, f"truncated: {info.end - size} bytes of its data are missing", at=name
             )
         end, before = info.end, name
     if end != size:
-        raise wrong(path, f"{size - end} bytes lie behind the last tensor")
+        raise wrong(path, f"bytes lie behind the last tensor: {size - end}")
     return dict(tensors)
 
 

@@ -43,6 +43,7 @@ COMMANDS = {
     "identity": Entry("dsparkctl.cli.identity", "Receipts: compute, verify and write identities."),
     "checkpoint": Entry("dsparkctl.cli.checkpoint", "Look into a checkpoint, and unpack it."),
     "bench": Entry("dsparkctl.cli.bench", "Measure this machine."),
+    "fabric": Entry("dsparkctl.cli.fabric", "libfabric on this machine: o1tcp, o1rdma."),
     "record": Entry("dsparkctl.cli.record", "What a flight recorder kept."),
     "wire": Entry("dsparkctl.cli.wire", "Decode and encode messages of the contract."),
 }
@@ -129,7 +130,7 @@ def _one_line(error: Exception) -> str:
         case typer.TyperException():
             context = getattr(error, "ctx", None)
             more = "" if context is None else f" (see {context.command_path} --help)"
-            return error.format_message() + more
+            return " ".join(error.format_message().split()) + more
         case OSError(filename=str(name), strerror=str(reason)):
             return f"{name}: {reason}"
         case OSError(strerror=str(reason)):

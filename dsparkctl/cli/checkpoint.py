@@ -43,7 +43,10 @@ def inspect_(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The checkpoint's folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
 ) -> None:
-    """List tensors, formats and sizes, and what is missing, unknown or wrong (then exit 1)."""
+    """List tensors, formats and sizes, and what is missing, unknown or wrong (then exit 1).
+
+    Reads headers and configs alone: what is wrong with values is found by the worker.
+    """
     files = find_files(directory)
     found = inspect(files, read_model_config(files))
     if as_json:
@@ -52,7 +55,8 @@ def inspect_(
         render.table(("tensor", "format", "dtype", "shape", "count", "size"), _lines(found.rows))
         _show_exl3(found.exl3_layers)
         n_bytes = render.size(sum(row.n_bytes for row in found.rows))
-        render.data(f"{len(found.rows)} tensors, {n_bytes}, in {len(files.shards)} shards")
+        shards = "1 shard" if len(files.shards) == 1 else f"{len(files.shards)} shards"
+        render.data(f"{len(found.rows)} tensors, {n_bytes}, in {shards}")
     for problem in _first(found, MAX_LINES).problems:
         render.error(str(problem.error()))
     for kind, n in _counts(found).items():
@@ -72,17 +76,23 @@ class Dtype(Enum):
 @app.command()
 def dequantize(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A safetensors file.")],
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A layer's name without .trellis.")],
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY", help="A layer's name, as inspect lists it, with a number for *."
+        ),
+    ],
     out: Annotated[Path, typer.Option(metavar="OUT.safetensors", help="Where to put it.")],
     inner: Annotated[
         bool, typer.Option("--inner", help="The decoded trellis by itself: inner, F16 [in, out].")
     ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT where it exists.")] = False,
 ) -> NoReturn:
     """Unpack one EXL3 layer: weight, F32 [in, out], so that y = x · weight.
 
     Sides are as stored, multiples of 128. A layer that is damaged is named with what is wrong.
     """
-    flags = ["--inner"] if inner else []
+    flags = ["--inner"] * inner + ["--force"] * force
     become("dequantize", f"--out={out}", *flags, "--", str(file), key)
 
 
@@ -94,8 +104,10 @@ def convert(
 ) -> NoReturn:
     """Copy a checkpoint with every weight unpacked.
 
-    Tensors that are plain already keep their dtype, or become f32. The receipt stays behind: the
-    copy is another set of files, with another identity.
+    Tensors that are plain already become f32 with --to f32 and stay as they are with --to bf16: a
+    narrower copy would be another model. Where DIR holds DSPARK_COPY_DONE, the files are held
+    against it first (exit 10). It stays behind, as all does that is not the drafter's: the copy is
+    another set of files, with another identity.
     """
     become("convert", f"--to={to.value}", "--", str(directory), str(out))
 

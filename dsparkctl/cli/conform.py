@@ -8,6 +8,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -26,9 +27,12 @@ from dsparkctl.config.hello import HelloParams
 from dsparkctl.conform import report
 from dsparkctl.conform.finding import Level
 from dsparkctl.conform.line import Dial
+from dsparkctl.conform.stream import open_stream
 from dsparkctl.conform.subject import Subject
 from dsparkctl.conform.suite import examine
 from dsparkctl.contract.endpoint import Endpoint, EndpointError, parse_endpoint
+from dsparkctl.net.dial import require_usable
+from dsparkctl.net.transport import NotInThisBuild
 from dsparkctl.rollout.host import HostError
 
 app = new_app()
@@ -69,11 +73,15 @@ def conform(
     It takes the worker's data listener over and drops every window: never run it beside an engine.
     """
     target, terms = _endpoint(endpoint), terms_of(hello, checkpoint, receipt, markov)
+    if via is not None and target.scheme != "tcp":
+        raise Stop(Exit.USAGE, f"--via: only for tcp://, not for {target}")
     if not yes:  # connecting alone closes an engine's connection (§7.5, R37)
         lost = f"An engine that drafts on {target} loses its connection and every window. Go on?"
         ask(lost, "nothing was sent")
     with _dialling(target, via) as dial:
-        on = Subject(dial, terms.record(), seed=seed, timeout_s=timeout)
+        on = Subject(
+            dial, terms.record(), seed=seed, timeout_s=timeout, is_stream=target.scheme == "tcp"
+        )
         findings = []
         for found in examine(on, n_rounds=rounds, n_fuzz=fuzz):
             findings.append(found)
@@ -96,8 +104,12 @@ def _endpoint(text: str) -> Endpoint:
         found = parse_endpoint(text)
     except EndpointError as error:
         raise Stop(Exit.USAGE, str(error)) from None
-    if found.scheme != "tcp" or found.is_wildcard or not found.port:
-        raise Stop(Exit.USAGE, f"{text}: expected tcp://HOST:PORT of a data listener")
+    if found.is_wildcard or not found.port:
+        raise Stop(Exit.USAGE, f"{text}: expected the host and port of a data listener")
+    try:
+        require_usable(found)
+    except NotInThisBuild as error:
+        raise Stop(Exit.USAGE, str(error)) from None
     return found
 
 
@@ -125,7 +137,7 @@ def terms_of(
 @contextmanager
 def _dialling(target: Endpoint, via: str | None) -> Iterator[Dial]:
     if via is None:
-        yield lambda timeout_s: _direct(target, timeout_s)
+        yield partial(open_stream, target)
         return
     known = defaults.CONFIG.exists()
     with reaching(fleet_of(None) if known else None) as hosts:
@@ -138,10 +150,3 @@ def _dialling(target: Endpoint, via: str | None) -> Iterator[Dial]:
                 raise OSError(str(error)) from None
 
         yield through
-
-
-def _direct(target: Endpoint, timeout_s: float) -> socket.socket:
-    source = (target.bind, 0) if target.bind else None
-    sock = socket.create_connection((target.host, target.port), timeout_s, source_address=source)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock

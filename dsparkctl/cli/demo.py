@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.cli.group import new_app
 from dsparkctl.client.environment import Policy, SettingsError
 from dsparkctl.client.terms import TermsError
+from dsparkctl.contract.codes import FrameStatus
 from dsparkctl.contract.endpoint import parse_endpoint
 from dsparkctl.demo import options as limits
 from dsparkctl.demo.options import EngineEnded, OptionError, Options
@@ -21,6 +23,13 @@ from dsparkctl.demo.worker_process import WorkerDied
 from dsparkctl.net.transport import NotInThisBuild
 
 app = new_app()
+
+
+class Transport(Enum):
+    """Carriers that one machine can show (§5)."""
+
+    TCP = "tcp"
+    O1TCP = "o1tcp"
 
 
 @app.command()
@@ -73,6 +82,9 @@ def demo(
         float | None,
         typer.Option(metavar="S", min=0.1, max=86_400, help="End the rounds after so long."),
     ] = None,
+    transport: Annotated[
+        Transport, typer.Option(help="Carrier between engine and the demo's own worker.")
+    ] = Transport.TCP,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
     show_outage: Annotated[
         bool, typer.Option("--show-outage", help="Kill the demo's own worker, and bring it back.")
@@ -81,19 +93,26 @@ def demo(
     """See a small engine speculate with a worker's drafts, and what they are worth.
 
     Without --endpoint a worker is started on loopback and ended again. Every output is compared
-    with what the target says without drafts; exit status 1 when one differs.
+    with what the target says without drafts; exit code 1 when one differs, 10 when the worker
+    refuses this checkpoint's drafter.
     """
     with _failures():
         options = Options(
             None if endpoint is None else parse_endpoint(endpoint),
             checkpoint or EMBEDDED,
             *(requests, tokens, concurrency, seed, policy),
-            *(timeout_ms, step_ms, max_seconds, show_outage),
+            *(timeout_ms, step_ms, max_seconds, show_outage, transport.value),
         )
         report = perform(options, render.note)
     (render.json_line if as_json else _show)(report)
     if not report["outputs_match_reference"]:
         raise Stop(Exit.FAILED, "an output differs from what the target says without drafts")
+    if report["remote"].partition(":")[0] in FrameStatus.__members__:
+        raise Stop(
+            Exit.MISMATCH,
+            f"{endpoint} drafts for another engine: give --checkpoint what it serves, without a "
+            "Markov file there, and the same release on both sides",
+        )
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from dsparkctl.cli.exits import Exit, Stop
 from dsparkctl.config import defaults
 from dsparkctl.contract.codes import FrameStatus, Op
 from dsparkctl.contract.endpoint import DATA_PORT, RESERVED_PORT, Endpoint, parse_endpoint
-from dsparkctl.net.dial import require_built
+from dsparkctl.net.dial import require_usable
 from dsparkctl.net.ping import Refused
 from dsparkctl.net.transport import NotInThisBuild, TransportError
 
@@ -81,7 +81,7 @@ def choose_endpoint(
     if endpoint.is_wildcard or not endpoint.port:
         raise Stop(Exit.USAGE, f"{endpoint} is for listening: name an address and a port")
     try:
-        require_built(endpoint)
+        require_usable(endpoint)
     except NotInThisBuild as error:
         raise Stop(Exit.USAGE, str(error)) from None
     if not take_over and (reason := _engines_own(endpoint, data, addresses)):

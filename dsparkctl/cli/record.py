@@ -2,9 +2,9 @@
 
 import contextlib
 import random
-import socket
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from dsparkctl.conform.replaying import (
     replay,
     step_reply,
 )
+from dsparkctl.conform.stream import open_stream
 from dsparkctl.contract.endpoint import EndpointError, parse_endpoint
 from dsparkctl.contract.errors import WireError
 from dsparkctl.contract.messages import parse_header
@@ -77,12 +78,8 @@ def replay_command(
     if not yes:
         ask(f"An engine that drafts on {place} loses its connection. Go on?", "nothing was sent")
     found = exchanges(_packets(recording))
-
-    def dial(timeout_s: float) -> socket.socket:
-        return socket.create_connection((place.host, place.port), timeout_s)
-
     try:
-        with contextlib.closing(Line(dial, timeout)) as line:
+        with contextlib.closing(Line(partial(open_stream, place), timeout)) as line:
             told = list(replay(line, found, random.SystemRandom().randrange(1, 2**32)))
     except NoAnswer as error:
         raise Stop(Exit.FAILED, f"{place}: {error}") from None

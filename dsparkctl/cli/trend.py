@@ -22,6 +22,8 @@ _FAULTS: Final = (
     *("resyncs", "framing_lost"),
 )
 
+_MAX_DIGITS: Final = 40
+
 
 class StatsError(ValueError):
     """A STATS body that is no JSON object; one line."""
@@ -37,9 +39,9 @@ class Reading(NamedTuple):
 def parse_stats(body: bytes) -> dict[str, Any]:
     """The STATS object of a reply's body; StatsError when it is not one."""
     try:
-        found = json.loads(body, parse_constant=_refuse, parse_float=_finite)
+        found = json.loads(body, parse_constant=_refuse, parse_float=_finite, parse_int=_bounded)
     except (ValueError, RecursionError):
-        raise StatsError("the STATS answer is not JSON") from None
+        raise StatsError("the STATS answer is not JSON of finite numbers") from None
     if not isinstance(found, dict):
         raise StatsError("the STATS answer is JSON, but no object")
     return found
@@ -52,6 +54,11 @@ def _refuse(text: str) -> NoReturn:
 def _finite(text: str) -> float:
     value = float(text)
     return value if math.isfinite(value) else _refuse(text)
+
+
+def _bounded(text: str) -> int:
+    """A worker's numbers are divided here; an integer that no double holds would be an error."""
+    return int(text) if len(text) <= _MAX_DIGITS else _refuse(text)
 
 
 def started_again(before: Reading, now: Reading) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from dsparkctl.contract.endpoint import Endpoint, EndpointError, parse_endpoint
 from dsparkctl.contract.identity import NO_MARKOV
 from dsparkctl.contract.receipt import parse_digest
-from dsparkctl.net.dial import require_built
+from dsparkctl.net.dial import require_usable
 from dsparkctl.net.transport import NotInThisBuild
 
 PREFIX: Final = "VLLM_DSPARK_REMOTE_"
@@ -123,14 +123,15 @@ def _markov_identity(text: str) -> bytes:
 
 
 def _endpoint(text: str) -> Endpoint:
-    """An endpoint that a client of this build can dial."""
+    """An endpoint that this host can dial."""
     try:
         endpoint = parse_endpoint(text)
-        require_built(endpoint)
+        require_usable(endpoint)
     except EndpointError as error:
         raise ValueError(str(error).partition(", got ")[0]) from None
-    except NotInThisBuild:
-        raise ValueError("expected tcp://HOST:PORT, the transport of this build") from None
+    except NotInThisBuild as error:
+        reason = str(error).partition(": ")[2]
+        raise ValueError(f"expected a transport of this host; {reason}") from None
     if endpoint.is_wildcard or not endpoint.port:
         raise ValueError("expected the host and the port of a worker")
     return endpoint

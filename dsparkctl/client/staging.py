@@ -91,6 +91,11 @@ class StagedRows:
         self.launch(parts, tensors, stage=stage)
         return self.landed()
 
+    @property
+    def memory(self) -> memoryview:
+        """Where every message lies, for carriers that want it registered (§8.2)."""
+        return self._message.memory
+
     def message(self, head: bytes, n_rows: int) -> memoryview:
         """See `Rows`. The view holds until the next round."""
         return self._message.bytes(head, n_rows)
@@ -270,12 +275,12 @@ class _MessageBuffer:
         self._start = head_room + -(whole.data_ptr() + head_room) % _PAGE_BYTES
         rows = whole[self._start : self._start + n_bytes].view(torch.bfloat16)
         self.rows = rows.view(n_rows, -1)
-        self._bytes = host_bytes(whole)
+        self.memory = host_bytes(whole)
 
     def bytes(self, head: bytes, n_rows: int) -> memoryview:
         start = self._start - len(head)
-        self._bytes[start : self._start] = head
-        return self._bytes[start : self._start + n_rows * self._row_bytes]
+        self.memory[start : self._start] = head
+        return self.memory[start : self._start + n_rows * self._row_bytes]
 
 
 def _spans(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:

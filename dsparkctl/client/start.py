@@ -30,7 +30,8 @@ from dsparkctl.client.staging import StagedRows
 from dsparkctl.client.switch import Switch
 from dsparkctl.client.terms import EngineTerms, hello
 from dsparkctl.contract.endpoint import Endpoint
-from dsparkctl.net.dial import dial, resolved
+from dsparkctl.net import dial
+from dsparkctl.net.dial import resolved
 from dsparkctl.net.flight.recorder import Recorder
 from dsparkctl.net.transport import Broken, Deadline, Link, TransportError
 from dsparkctl.state.breaker import Breaker
@@ -59,14 +60,14 @@ def start_rank0(
     """
     own = hello(terms, settings.identity, settings.markov_identity)
     recorder = _recorder(settings)
+    rows = StagedRows(own, device)
     link = WorkerLink(
         own,
-        recorded(dialler(settings.endpoint, settings.spin_s), recorder),
+        recorded(dialler(settings.endpoint, settings.spin_s, rows.memory), recorder),
         timeout_s=settings.timeout_s,
         clock=time.monotonic,
         new_session=new_session,
     )
-    rows = StagedRows(own, device)
     rounds = Rounds(
         link,
         rows,
@@ -132,11 +133,13 @@ def _recorder(settings: Settings) -> Recorder | None:
     return found
 
 
-def dialler(endpoint: Endpoint, spin_s: float = 0.0) -> Callable[[Deadline], Link]:
+def dialler(
+    endpoint: Endpoint, spin_s: float = 0.0, staging: memoryview | None = None
+) -> Callable[[Deadline], Link]:
     """What connects to the endpoint. A name is looked up here, once: a resolver that does not
     answer would hold a round, and every rank, for longer than any deadline (C6)."""
     try:
-        places = resolved(endpoint)
+        places = [dial.dialler(place, spin_s, staging) for place in resolved(endpoint)]
     except TransportError as error:
         reason = f"{error}, when the engine started"
         log.error("%s", reason)
@@ -149,10 +152,10 @@ def dialler(endpoint: Endpoint, spin_s: float = 0.0) -> Callable[[Deadline], Lin
     def dial_each(deadline: Deadline) -> Link:
         for place in places[:-1]:
             try:
-                return dial(place, deadline, spin_s)
+                return place(deadline)
             except TransportError:
                 continue
-        return dial(places[-1], deadline, spin_s)
+        return places[-1](deadline)
 
     return dial_each
 

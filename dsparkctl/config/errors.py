@@ -16,6 +16,10 @@ class WriteError(FileError):
     """It could not be written; what stood there before stands there still."""
 
 
+class InTheWay(WriteError):  # noqa: N818 -- what is found
+    """Something stands there that nobody said to replace, or that must not be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One fault of a configuration file."""

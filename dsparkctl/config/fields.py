@@ -61,6 +61,17 @@ def _listener(value: Any) -> Endpoint:
     return endpoint
 
 
+def _data_listener(value: Any) -> Endpoint:
+    endpoint = value if isinstance(value, Endpoint) else None
+    if isinstance(value, str):
+        endpoint = parse_endpoint(value)
+    if endpoint is None or endpoint.bind is not None:
+        raise ValueError(f"expected tcp://ADDR:PORT or o1tcp://ADDR:PORT, got {value}")
+    if endpoint.scheme == "o1rdma" and endpoint.is_wildcard:
+        raise ValueError(f"expected the address of an RDMA device, got {value}")
+    return endpoint
+
+
 def _http_address(value: Any) -> Endpoint:
     text = str(value) if isinstance(value, Endpoint) else f"tcp://{value}"
     endpoint = parse_endpoint(text) if isinstance(value, str | Endpoint) else None
@@ -116,6 +127,12 @@ Listener = Annotated[
     PlainValidator(_listener),
     PlainSerializer(str, return_type=str),
     WithJsonSchema({"type": "string", "pattern": "^tcp://.*:[0-9]+$"}),
+]
+DataListener = Annotated[
+    Endpoint,
+    PlainValidator(_data_listener),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": "^(tcp|o1tcp|o1rdma)://.*:[0-9]+$"}),
 ]
 HttpAddress = Annotated[
     Endpoint,

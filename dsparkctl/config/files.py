@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from dsparkctl.config.errors import ReadError, WriteError
 from dsparkctl.contract.layout import Buffer
@@ -17,13 +18,20 @@ from dsparkctl.contract.receipt import MAX_RECEIPT_BYTES, Receipt, ReceiptError,
 def read_whole(path: Path, *, max_bytes: int) -> bytes:
     """The file's bytes; ReadError when it cannot be read or is larger than `max_bytes`."""
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             data = file.read(max_bytes + 1)
     except OSError as error:
         raise ReadError(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) > max_bytes:
         raise ReadError(f"{path}: larger than {max_bytes} bytes, which is more than it may be")
     return data
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A pipe that nobody writes to is at its end, not waited for; `<(command)` works."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
 
 
 def read_receipt(path: Path) -> Receipt:

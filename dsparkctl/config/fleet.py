@@ -53,4 +53,5 @@ class Fleet(Section):
         link = self.link_of_rank_0()
         if link is None:
             return None
-        return Endpoint("tcp", link.peer, self.worker.listen.port, bind=link.bind)
+        listen = self.worker.listen
+        return Endpoint(listen.scheme, link.peer, listen.port, bind=link.bind)

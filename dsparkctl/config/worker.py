@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from dsparkctl.config import defaults
 from dsparkctl.config.fields import (
     AccountName,
+    DataListener,
     FilePath,
     HostName,
     HttpAddress,
@@ -39,7 +40,7 @@ class WorkerSettings(Section):
     allow_any_address: bool = Field(
         False, description="permit listening on every address of the machine (0.0.0.0, ::)"
     )
-    listen: Listener = Field(
+    listen: DataListener = Field(
         defaults.LISTEN, description="where the engine connects: one client, newest wins (§7.5)"
     )
     admin: tuple[Listener, ...] = Field(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
+from dsparkctl.conform.stream import Stream
 from dsparkctl.contract.codes import FrameStatus, Op
 from dsparkctl.contract.errors import WireError
 from dsparkctl.contract.framing import (
@@ -55,7 +56,7 @@ class NoAnswer(Exception):  # noqa: N818 -- what happened
     """A worker that gave no reply where one is due; one line."""
 
 
-Dial = Callable[[float], socket.socket]
+Dial = Callable[[float], Stream]
 """A connection to the examined listener within so many seconds; OSError when there is none."""
 
 

@@ -37,8 +37,12 @@ class Drafted(NamedTuple):
 class Subject:
     """One worker: how it is reached, and the terms of HELLO that it should accept."""
 
-    def __init__(self, dial: Dial, hello: Hello, *, seed: int, timeout_s: float) -> None:
+    def __init__(
+        self, dial: Dial, hello: Hello, *, seed: int, timeout_s: float, is_stream: bool = True
+    ) -> None:
         self._dial = dial
+        self.is_stream = is_stream
+        """Whether messages lie on a stream behind their lengths; ofl keeps them apart (§5)."""
         self.hello = hello
         self.seed = seed
         self.timeout_s = timeout_s

@@ -82,7 +82,10 @@ def examine(on: Subject, *, n_rounds: int, n_fuzz: int) -> Iterator[Finding]:
         except NoAnswer as error:
             yield clause.judged(str(error), part.name)
             if number == 0:
-                gone = "nothing can be said of a worker that does not accept these terms"
+                gone = (
+                    "nothing can be said of a worker that does not accept these terms: --hello, or "
+                    "--checkpoint and --markov, must be what it serves"
+                )
             elif not on.is_alive():
                 yield Clause("§5", "the worker is there").judged(
                     "it answers no PING any more", f"after: {part.name}"

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from dsparkctl.client.environment import Policy
 from dsparkctl.contract.endpoint import Endpoint
-from dsparkctl.net.dial import require_built
+from dsparkctl.net.dial import require_usable
 
 MAX_MODEL_LEN: Final = 2048
 """Positions of a request, prompt included."""
@@ -51,6 +51,8 @@ class Options(NamedTuple):
     step_ms: float | None = None
     max_seconds: float | None = None
     shows_outage: bool = False
+    transport: str = "tcp"
+    """Scheme of the demo's own worker (§5)."""
 
     @property
     def requests(self) -> int:
@@ -74,8 +76,11 @@ def require_sense(options: Options) -> None:
         if value is not None and not math.isfinite(value):
             raise OptionError(f"{name}: expected a number, got {value}")
     if options.endpoint is None:
+        require_usable(Endpoint(options.transport, "127.0.0.1", 0))
         return
-    require_built(options.endpoint)
+    if options.transport not in ("tcp", options.endpoint.scheme):
+        raise OptionError("--transport: not with --endpoint, which says it itself")
+    require_usable(options.endpoint)
     if options.endpoint.is_wildcard or not options.endpoint.port:
         raise OptionError(f"--endpoint: expected a worker's host and port, got {options.endpoint}")
     if options.shows_outage:

@@ -29,7 +29,12 @@ def perform(options: Options, note: Callable[[str], None]) -> dict[str, Any]:
         if endpoint is None:
             note(f"starting a worker on the checkpoint in {options.checkpoint}")
             worker = stack.enter_context(
-                worker_process(options.checkpoint, terms.receipt, meanwhile=_import_run)
+                worker_process(
+                    options.checkpoint,
+                    terms.receipt,
+                    transport=options.transport,
+                    meanwhile=_import_run,
+                )
             )
             endpoint = worker.endpoint
         from dsparkctl.demo import run  # torch: a worker of our own starts meanwhile

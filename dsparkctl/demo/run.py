@@ -56,6 +56,12 @@ def prepare(checkpoint: Path) -> TargetWeights:
     try:
         return read_weights(checkpoint)
     except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
+        if isinstance(error, FileNotFoundError):
+            name = Path(error.filename or "").name
+            raise CheckpointError(
+                f"{checkpoint}: no target to draft for: {name} is missing; the demo's engine wants "
+                "target.safetensors and target_config.json beside the drafter"
+            ) from None
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{checkpoint}: no target to draft for: {reason}") from None
 

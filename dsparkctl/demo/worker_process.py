@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final
@@ -45,8 +46,10 @@ class WorkerDied(Exception):  # noqa: N818 -- what happened
 class Worker:
     """The child, while the block of `worker_process` runs."""
 
-    def __init__(self, checkpoint: Path, receipt: Path | None, log: IO[bytes]) -> None:
-        self.endpoint = _ANYWHERE
+    def __init__(
+        self, checkpoint: Path, receipt: Path | None, log: IO[bytes], transport: str
+    ) -> None:
+        self.endpoint = replace(_ANYWHERE, scheme=transport)
         """Its data listener, once it is ready."""
         self.process: subprocess.Popen[bytes] | None = None
         self._checkpoint = checkpoint
@@ -77,6 +80,7 @@ def worker_process(
     checkpoint: Path,
     receipt: Path | None,
     *,
+    transport: str = "tcp",
     ready_s: float = READY_S,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[Worker]:
@@ -86,7 +90,7 @@ def worker_process(
     WorkerDied when it does not become ready, or when a link broke because it ended meanwhile.
     """
     with TemporaryFile() as log, _interruptible() as allow_interrupts:
-        worker = Worker(checkpoint, receipt, log)
+        worker = Worker(checkpoint, receipt, log, transport)
         try:
             process = worker.start()
             allow_interrupts()

@@ -23,8 +23,12 @@ class Broken(TransportError):  # noqa: N818
     """No connection, a lost one, or bytes on it that no reply of the contract begins with."""
 
 
+class Oversize(TransportError):  # noqa: N818
+    """Longer than the other side said that it takes; nothing was sent."""
+
+
 class NotInThisBuild(TransportError):  # noqa: N818
-    """An endpoint whose transport this distribution does not carry."""
+    """An endpoint whose transport cannot be used here; the line says what to install."""
 
 
 class Deadline:

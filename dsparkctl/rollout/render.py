@@ -29,6 +29,11 @@ class RenderError(ValueError):
 def worker_config(fleet: Fleet) -> bytes:
     """The worker's own `dspark.yaml`: its section with every default filled in."""
     layout, worker = Layout(fleet.release.root), fleet.worker
+    if worker.listen.scheme != "tcp":
+        raise RenderError(
+            f"worker.listen: {worker.listen}: a deploy brings tcp:// alone, since libfabric's "
+            "shim is built where it runs; docs/fabric.md says how"
+        )
     for name in ("checkpoint", "receipt", "markov"):
         path: Path | None = getattr(worker, name)
         if path is not None and not path.is_absolute():

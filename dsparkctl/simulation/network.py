@@ -10,16 +10,10 @@ import random
 from typing import Final
 
 from dsparkctl.contract.codes import Op
-from dsparkctl.contract.errors import WireError
-from dsparkctl.contract.framing import (
-    HEADER_BYTES,
-    MAX_REPLY_BYTES,
-    PREFIX_BYTES,
-    message_bytes,
-    prefix,
-)
+from dsparkctl.contract.framing import HEADER_BYTES, PREFIX_BYTES
 from dsparkctl.net.transport import Broken, Deadline, TimedOut, TransportError
 from dsparkctl.simulation.answering import Answering
+from dsparkctl.simulation.carriage import Carriage, NotWhole, Unreadable
 from dsparkctl.simulation.faults import Kind, Part, Weather
 from dsparkctl.simulation.links import ENDPOINT, Event, Seen, SimulatedLink
 from dsparkctl.simulation.worker import Worker
@@ -34,7 +28,14 @@ _BOTH_WAYS: Final = (Kind.LOST, Kind.LATE, Kind.CUT, Kind.CORRUPTED)
 class Network:
     """All connections, and the worker at their end."""
 
-    def __init__(self, terms: Terms, clock: Clock, weather: Weather, draw: random.Random) -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        clock: Clock,
+        weather: Weather,
+        draw: random.Random,
+        carriage: Carriage,
+    ) -> None:
         self.worker = Worker(terms, clock)
         self.clock = clock
         self.live = 0
@@ -47,6 +48,7 @@ class Network:
         self._terms = terms
         self._weather = weather
         self._draw = draw
+        self._carriage = carriage
         self._answering = Answering(terms, weather, draw)
         self._n_connections = 0
         self._late: list[bytes] = []
@@ -104,7 +106,7 @@ class Network:
         if Part.REPLY in weather.down:
             weather.outage_hit()
             raise self._out_of_time(deadline)
-        return reply if kind is None else self._spoil_reply(kind, link, reply, deadline)
+        return reply if kind is None else self._spoil_reply(kind, link, request, reply, deadline)
 
     # --- what happens to the worker ---------------------------------------------------------------
 
@@ -180,19 +182,19 @@ class Network:
         raise self._out_of_time(deadline)
 
     def _corrupt_request(self, request: bytes) -> bytes:
-        stream = self._corrupted(request)
+        came = self._corrupted(self._carriage.of_request(request), request)
         self._weather.happened(Kind.CORRUPTED, "request")
-        reply = self.worker.receive(stream)
+        reply = self._carriage.at_the_worker(came, self.worker.receive)
         if reply is None:
             self.live = 0
             raise self._broken("the peer closed the connection instead of replying")
         self.suspects.update(range(self._terms.max_slots))
         return reply
 
-    def _corrupted(self, message: bytes) -> bytes:
-        """Prefix and message with one byte changed; heads more often than their length asks for."""
+    def _corrupted(self, word: bytes, message: bytes) -> bytes:
+        """Word and message with one byte changed; heads more often than their length asks for."""
         draw = self._draw
-        stream = bytearray(prefix(len(message)) + message)
+        stream = bytearray(word + message)
         zone = draw.choice((PREFIX_BYTES + HEADER_BYTES, PREFIX_BYTES + 128, len(stream)))
         at = draw.randrange(min(zone, len(stream)))
         if message[6] != Op.HELLO or at not in _TRUSTED:
@@ -210,7 +212,7 @@ class Network:
         self.clock.advance(took_s)
 
     def _spoil_reply(
-        self, kind: Kind, link: SimulatedLink, reply: bytes, deadline: Deadline
+        self, kind: Kind, link: SimulatedLink, request: bytes, reply: bytes, deadline: Deadline
     ) -> bytes:
         weather = self._weather
         match kind:
@@ -227,21 +229,23 @@ class Network:
                 link.has_stray = True
             case Kind.CORRUPTED:
                 weather.happened(kind, "reply")
-                return self._corrupt_reply(link, reply, deadline)
+                return self._corrupt_reply(link, request, reply, deadline)
         return reply
 
-    def _corrupt_reply(self, link: SimulatedLink, reply: bytes, deadline: Deadline) -> bytes:
-        """As `net.tcp` would read it: a wrong prefix waits in vain, or leaves strays behind."""
+    def _corrupt_reply(
+        self, link: SimulatedLink, request: bytes, reply: bytes, deadline: Deadline
+    ) -> bytes:
         self.suspects.update(range(self._terms.max_slots))
-        stream = self._corrupted(reply)
         try:
-            length = message_bytes(stream, limit=MAX_REPLY_BYTES)
-        except WireError as error:
-            raise self._broken(f"the answer has no DSP1 header: {error}") from None
-        if length > len(reply):
-            raise self._out_of_time(deadline)
-        link.has_stray = length < len(reply)
-        return stream[PREFIX_BYTES : PREFIX_BYTES + length]
+            taken = self._carriage.at_rank_0(
+                self._corrupted(self._carriage.of_reply(reply), reply), request
+            )
+        except Unreadable as error:
+            raise self._broken(str(error)) from None
+        except NotWhole:
+            raise self._out_of_time(deadline) from None
+        link.has_stray = taken.has_stray
+        return taken.message
 
     def _out_of_time(self, deadline: Deadline) -> TimedOut:
         self.clock.advance(deadline.left_s)

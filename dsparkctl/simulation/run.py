@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from dsparkctl.simulation import checks, sides
+from dsparkctl.simulation.carriage import Carriage, Ofl, Stream
 from dsparkctl.simulation.checks import Checker
 from dsparkctl.simulation.engine import Engine
 from dsparkctl.simulation.faults import Kind, Weather
@@ -67,6 +68,10 @@ def _silence() -> Iterator[None]:
         logging.disable(before)
 
 
+_OFL_SHARE = 0.3
+"""Of the seeds that speak over ofl."""
+
+
 class Simulation:
     """Both sides of one seed."""
 
@@ -77,7 +82,8 @@ class Simulation:
         self.terms = terms = drawn_terms(chance(seed, "terms"))
         self.clock = Clock()
         self.weather = Weather(chance(seed, "faults"))
-        self.network = Network(terms, self.clock, self.weather, chance(seed, "links"))
+        carriage: Carriage = Ofl() if chance(seed, "carriage").random() < _OFL_SHARE else Stream()
+        self.network = Network(terms, self.clock, self.weather, chance(seed, "links"), carriage)
         self.engine = Engine(terms, chance(seed, "engine"), self.weather)
         self._sessions = chance(seed, "sessions")
         self._digest = hashlib.blake2b(digest_size=16)

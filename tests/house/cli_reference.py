@@ -21,12 +21,15 @@ def rendered() -> str:
         "# The commands\n\nMade of the commands' own `--help`; a test holds the two together.\n"
     ]
     for name, entry in COMMANDS.items():
-        own = _OWN_PROGRAM.get(name)
-        texts = (
-            _own_help(name, own)
-            if own
-            else _help(getattr(import_module(entry.module), entry.app), name)
-        )
+        own = _OWN_PROGRAM.get(name, {})
+        texts = [
+            *_own_help(name, own),
+            *(
+                (title, text)
+                for title, text in _help(getattr(import_module(entry.module), entry.app), name)
+                if title.rpartition(" ")[2] not in own
+            ),
+        ]
         parts += [f"## {title}\n```\n{text.strip()}\n```\n" for title, text in texts]
     return "\n".join(parts)
 

@@ -25,7 +25,7 @@ def may_send(history: list[Verdict | None], trip: int, cooldown: int) -> bool:
     return opened_in is None or len(history) - opened_in > cooldown
 
 
-@settings(max_examples=400, deadline=None, print_blob=True)
+@settings(max_examples=400)
 @given(
     trip=st.integers(0, 4),
     cooldown=st.integers(0, 6),

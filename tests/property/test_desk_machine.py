@@ -265,6 +265,4 @@ def assert_grown(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 
 TestDeskMachine = DeskMachine.TestCase
-TestDeskMachine.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None, print_blob=True
-)
+TestDeskMachine.settings = settings(max_examples=100, stateful_step_count=50)

@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).parents[1] / "golden/wire/messages.json"
 MESSAGES = [bytes.fromhex(m["hex"])[:4096] for m in json.loads(GOLDEN.read_text())]
 LIMITS = Limits(max_slots=4, max_rows_per_step=512, row_bytes=384)
 
-REPLAYABLE = settings(max_examples=200, deadline=None, print_blob=True)
+REPLAYABLE = settings(max_examples=200)
 
 PARSERS: dict[str, Callable[[bytes], Any]] = {
     "header": parse_header,

@@ -218,6 +218,4 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedgerMachine = LedgerMachine.TestCase
-TestLedgerMachine.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None, print_blob=True
-)
+TestLedgerMachine.settings = settings(max_examples=150, stateful_step_count=30)

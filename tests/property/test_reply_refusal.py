@@ -12,7 +12,7 @@ from dsparkctl.contract.records import ReplyHeader, ReqEntry, ReqStatus
 from dsparkctl.state.reply import Asked, refusal
 
 NAN, INF = float("nan"), float("inf")
-REPLAYABLE = settings(max_examples=150, deadline=None, print_blob=True)
+REPLAYABLE = settings(max_examples=150)
 
 
 class Round(NamedTuple):

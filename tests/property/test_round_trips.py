@@ -33,7 +33,7 @@ from dsparkctl.contract.records import (
 
 RECORDS = (AppHeader, Hello, HelloReply, StepHeader, ReqEntry, ReplyHeader, ReqStatus, Reset)
 
-REPLAYABLE = settings(max_examples=150, deadline=None, print_blob=True)
+REPLAYABLE = settings(max_examples=150)
 
 U16 = st.integers(0, 0xFFFF)
 U32 = st.integers(0, 0xFFFFFFFF)

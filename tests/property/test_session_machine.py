@@ -88,6 +88,4 @@ class SessionMachine(RuleBasedStateMachine):
 
 
 TestSessionMachine = SessionMachine.TestCase
-TestSessionMachine.settings = settings(
-    max_examples=80, stateful_step_count=30, deadline=None, print_blob=True
-)
+TestSessionMachine.settings = settings(max_examples=80, stateful_step_count=30)

@@ -216,6 +216,4 @@ class WindowMachine(RuleBasedStateMachine):
 
 
 TestWindowMachine = WindowMachine.TestCase
-TestWindowMachine.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None, print_blob=True
-)
+TestWindowMachine.settings = settings(max_examples=300, stateful_step_count=40)

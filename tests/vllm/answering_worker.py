@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from dspark_worker.data_link import TcpListener
 from dspark_worker.desk import Desk
 from dspark_worker.drafter import Append, Draft, DraftRequest, Fault
 from dspark_worker.selftest import SelfTest
@@ -115,18 +116,19 @@ def _run(target: Path, texts: Path, data_port: int, admin_port: int) -> None:
     self_test = SelfTest(own, drafter)
     assert not self_test.run()
     desk.stats.self_tested(True, clock())
-    data, admin = (bound(Endpoint("tcp", "127.0.0.1", port)) for port in (data_port, admin_port))
+    data = TcpListener(Endpoint("tcp", "127.0.0.1", data_port), clock)
+    data.prepare(MAX_MESSAGE_BYTES)
+    admin = bound(Endpoint("tcp", "127.0.0.1", admin_port))
     server = Server(
         desk,
         self_test,
         data=data,
         admin=[admin],
-        max_message_bytes=MAX_MESSAGE_BYTES,
         spin_us=0,
         now=clock,
         service=Service({}, pid=0),
     )
-    ready = f"{listening(data)} {listening(admin)}"
+    ready = f"{data.listen()} {listening(admin)}"
     sys.stdout.write(f"{ready}\n")
     sys.stdout.flush()
     threading.Thread(target=_end_with_starter, daemon=True).start()

@@ -7,7 +7,7 @@ tools know. `dsparkctl worker …` becomes this process.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from pydantic import ValidationError
 
@@ -16,19 +16,26 @@ from dspark_worker.provenance import IdentityMismatch
 from dspark_worker.serve import LoadError, serve
 from dspark_worker.sockets import ListenError
 from dsparkctl.checkpoint.errors import CheckpointError
-from dsparkctl.config.errors import ConfigError, FileError, WriteError
+from dsparkctl.config.errors import ConfigError, FileError, InTheWay, WriteError
 from dsparkctl.contract.receipt import ReceiptError
 from dsparkctl.exits import Exit
 from dsparkctl.streams import open_missing
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, and where to read more."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(Exit.USAGE, f"{message} (see {self.prog} --help)\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run, and answer with an exit code."""
     open_missing()
-    parser = argparse.ArgumentParser(prog="dsparkctl worker", allow_abbrev=False)
+    parser = _Parser(prog="dsparkctl worker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, (add_flags, _, text) in _VERBS.items():
-        prog = "dsparkctl bench" if name == "bench" else f"{parser.prog} {name}"
+        prog = f"dsparkctl {_GROUPS[name]}" if name in _GROUPS else f"{parser.prog} {name}"
         add_flags(
             commands.add_parser(name, prog=prog, help=text, description=text, allow_abbrev=False)
         )
@@ -37,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _VERBS[given.command].run(given)
     except IdentityMismatch as error:
         return _failed(error, Exit.MISMATCH)
+    except InTheWay as error:
+        return _failed(error, Exit.USAGE)
     except (CheckpointError, ListenError, LoadError, WriteError) as error:
         return _failed(error, Exit.FAILED)
     except (options.UsageError, ConfigError, FileError, ReceiptError) as error:
@@ -82,6 +91,14 @@ _VERBS = {
         "copy a checkpoint with all weights unpacked",
     ),
 }
+
+
+_GROUPS = {
+    "bench": "bench",
+    "dequantize": "checkpoint dequantize",
+    "convert": "checkpoint convert",
+}
+"""What a person called, where it is not `dsparkctl worker …`."""
 
 
 def _failed(error: object, code: Exit) -> int:

@@ -4,6 +4,7 @@ The only room that reaches for torch on the worker's way up, and only when it is
 scripted worker must start on a machine without it.
 """
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from dsparkctl.checkpoint.errors import CheckpointError
 from dsparkctl.checkpoint.markov_tokens import parse_markov_tokens
 from dsparkctl.checkpoint.model_config import ModelConfig
 from dsparkctl.config.worker import WorkerSettings
+
+log = logging.getLogger(__name__)
 
 
 class Chosen(NamedTuple):
@@ -47,6 +50,8 @@ def choose_drafter(
     tokens: tuple[int, ...] = ()
     if settings.markov is not None and markov_data is not None and settings.markov_cache:
         tokens = parse_markov_tokens(markov_data, settings.markov, config.vocab_size)
+        if not len(tokens):
+            log.warning("%s holds no token: nothing is cached", settings.markov)
     drafter = load_drafter(
         settings.checkpoint,
         device=settings.device,

@@ -11,7 +11,8 @@ import mmap
 import socket
 from collections.abc import Callable
 
-from dspark_worker.sockets import limit_waits
+from dspark_worker.sockets import accepted, bound, limit_waits, listening
+from dsparkctl.contract.endpoint import Endpoint
 from dsparkctl.contract.framing import HEADER_BYTES, PREFIX_BYTES, message_bytes, prefix
 from dsparkctl.contract.messages import parse_header
 from dsparkctl.contract.records import AppHeader
@@ -36,8 +37,41 @@ class ReceiveBuffer:
         self.view = memoryview(mmap.mmap(-1, _MESSAGE + max_message_bytes))
 
 
+class TcpListener:
+    """A `Listener` of the contract's TCP stub."""
+
+    def __init__(self, endpoint: Endpoint, now: Callable[[], float]) -> None:
+        """ListenError when the address cannot be taken."""
+        self._sock = bound(endpoint)
+        self._now = now
+        self._caller: socket.socket | None = None
+
+    def prepare(self, max_message_bytes: int) -> None:
+        self._buffer = ReceiveBuffer(max_message_bytes)
+
+    def listen(self) -> Endpoint:
+        return listening(self._sock)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def may_sleep(self) -> bool:
+        return True
+
+    def knocked(self) -> bool:
+        self._caller = accepted(self._sock)
+        return self._caller is not None
+
+    def admit(self) -> "DataLink | None":
+        sock, self._caller = self._caller, None
+        return None if sock is None else DataLink(sock, self._buffer, self._now)
+
+    def close(self) -> None:
+        self._sock.close()
+
+
 class DataLink:
-    """One connection of the data listener."""
+    """One connection of the data listener. A `Connection`."""
 
     def __init__(self, sock: socket.socket, buffer: ReceiveBuffer, now: Callable[[], float]):
         sock.setblocking(True)
@@ -52,11 +86,14 @@ class DataLink:
         self.first_byte_at = 0.0
         self.received_at = 0.0
 
-    def receive(self) -> bool:
-        """Take what the socket holds; True when a whole message is there.
+    def fileno(self) -> int:
+        return self.sock.fileno()
 
-        Raises ConnectionError when the peer is gone, WireError when the framing is lost.
-        """
+    def may_sleep(self) -> bool:
+        return True
+
+    def receive(self) -> bool:
+        """Take what the socket holds; see `Connection`."""
         try:
             n = self._receive_some()
         except BlockingIOError:

@@ -90,6 +90,8 @@ def _line(at: Sequence[int | str], fault: Any) -> str:
     if fault["type"] == "missing":
         return f"{flag} is missing"
     said = said.replace("allow_any_address: true", "--allow-any-address")
+    if fault["type"] == "string_pattern_mismatch":
+        said = "expected cpu or cuda:N"
     got = fault["input"]
     got = " ".join(map(str, got)) if isinstance(got, tuple) else got
     return f"{flag}: {said[:1].lower()}{said[1:]}" + ("" if "got" in said else f", got {got}")

@@ -212,4 +212,4 @@ def _digest_now(path: Path) -> str:
 
 
 def _gb(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.1f} GB"
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.1f} MB"

@@ -12,8 +12,10 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from dspark_worker import listener
 from dspark_worker.choice import Chosen, choose_drafter
 from dspark_worker.desk import Desk
 from dspark_worker.hash_store import default_path
@@ -22,7 +24,7 @@ from dspark_worker.provenance import prove
 from dspark_worker.selftest import SelfTest
 from dspark_worker.server import Server
 from dspark_worker.service import Service
-from dspark_worker.sockets import bound_in_time, listening
+from dspark_worker.sockets import Bound, bound, bound_in_time, listening
 from dsparkctl import CONTRACT_VERSION, __version__
 from dsparkctl.checkpoint.errors import CheckpointError
 from dsparkctl.checkpoint.files import find_files
@@ -51,12 +53,17 @@ def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
     service = Service.of_this_process()
     with contextlib.ExitStack() as sockets, contextlib.ExitStack() as start:
         wait = _Waiting(service)
-        data, *others = (
-            sockets.enter_context(
-                bound_in_time(endpoint, settings.wait_for_address_s, waiting=wait.on(endpoint))
-            )
-            for endpoint in settings.listeners
-        )
+
+        def taken(endpoint: Endpoint, bind: Callable[[], Bound]) -> Bound:
+            return bound_in_time(bind, settings.wait_for_address_s, waiting=wait.on(endpoint))
+
+        where = settings.listen
+        data = taken(where, partial(listener.bound, where, _now))
+        sockets.callback(data.close)
+        others = [
+            sockets.enter_context(taken(endpoint, partial(bound, endpoint)))
+            for endpoint in settings.listeners[1:]
+        ]
         admin, http = others[: len(settings.admin)], others[len(settings.admin) :]
         service.status("proving and loading the checkpoint")
         start.enter_context(service.starting())
@@ -74,28 +81,28 @@ def serve(settings: WorkerSettings, *, ready_as_json: bool) -> int:
         desk.stats.self_tested(True, _now())
         n_bytes = _max_message_bytes(own)
         try:
-            server = Server(
-                desk,
-                self_test,
-                data=data,
-                admin=admin,
-                max_message_bytes=n_bytes,
-                spin_us=settings.spin_us,
-                now=_now,
-                service=service,
-                recorder=_recorder(settings, sockets),
-            )
+            data.prepare(n_bytes)
         except OSError as error:
             raise LoadError(
                 f"no memory for messages of {n_bytes} bytes: lower --max-rows-per-step"
             ) from error
+        server = Server(
+            desk,
+            self_test,
+            data=data,
+            admin=admin,
+            spin_us=settings.spin_us,
+            now=_now,
+            service=service,
+            recorder=_recorder(settings, sockets),
+        )
         caught = _stop_on_signals(server)
-        where = {
-            "listen": str(listening(data)),
+        found = {
+            "listen": str(data.listen()),
             "admin": [str(listening(sock)) for sock in admin],
         }
         metrics = [_served(sock, desk, own.window, sockets) for sock in http]
-        _say_ready(own, chosen, where, metrics, as_json=ready_as_json)
+        _say_ready(own, chosen, found, metrics, as_json=ready_as_json)
         start.close()
         service.ready(f"{chosen.drafter.backend} on {chosen.device}, drafts for {settings.listen}")
         server.serve()

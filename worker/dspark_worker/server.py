@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 from dspark_worker.admin_link import AdminLink
 from dspark_worker.allowance import Allowance
-from dspark_worker.data_link import DataLink, ReceiveBuffer
 from dspark_worker.desk import Desk
+from dspark_worker.listener import Connection, Listener
 from dspark_worker.selftest import SelfTest
 from dspark_worker.service import Service
 from dspark_worker.sockets import accepted
@@ -50,9 +50,8 @@ class Server:
         desk: Desk,
         self_test: SelfTest,
         *,
-        data: socket.socket,
+        data: Listener,
         admin: Sequence[socket.socket],
-        max_message_bytes: int,
         spin_us: int,
         now: Callable[[], float],
         service: Service,
@@ -65,8 +64,7 @@ class Server:
         self._service = service
         self._recorder = recorder
         self._spin_s = spin_us / 1e6
-        self._buffer = ReceiveBuffer(max_message_bytes)
-        self._link: DataLink | None = None
+        self._link: Connection | None = None
         self._admin_listeners = {sock.fileno(): sock for sock in admin}
         self._admin_links: dict[int, AdminLink] = {}
         self._admin_allowance = Allowance(_ADMIN_SHARE, _ADMIN_BURST_S)
@@ -76,8 +74,9 @@ class Server:
         self._wake.setblocking(False)
         self._stopping = False
         self._poll = select.poll()
-        for sock in (self._woken, data, *admin):
-            self._poll.register(sock, _READ)
+        self._data_fd = data.fileno()
+        for fd in (self._woken.fileno(), self._data_fd, *self._admin_listeners):
+            self._poll.register(fd, _READ)
 
     def stop(self) -> None:
         """Finish the message at hand, then return from `serve`. Safe in a signal handler."""
@@ -92,15 +91,25 @@ class Server:
             self._pause_admin()
             # Between two spins everybody else gets a look, however busy the engine is.
             heard = self._link is not None and self._spin(self._link)
-            ready = dict(self._poll.poll(0 if heard else self._sleep_ms()))
+            ready = self._wait(0 if heard else self._sleep_ms())
             if self._woken.fileno() in ready:
                 with contextlib.suppress(OSError):
                     self._woken.recv(4096)
-            elif self._data.fileno() not in ready or not self._welcome_engine():
+            elif self._data_fd not in ready or not self._welcome_engine():
                 self._hear(ready)
                 self._test_when_idle()
         self._service.stopping()
         self._close()
+
+    def _wait(self, timeout_ms: float) -> dict[int, int]:
+        """Who has something, by file descriptor. A carrier may know of more than it shows there."""
+        restless = [
+            one for one in (self._data, self._link) if one is not None and not one.may_sleep()
+        ]
+        ready = dict(self._poll.poll(0 if restless else timeout_ms))
+        for one in restless:
+            ready[one.fileno()] = select.POLLIN
+        return ready
 
     def _sleep_ms(self) -> float:
         now = self._now()
@@ -113,7 +122,7 @@ class Server:
 
     def _hear(self, ready: dict[int, int]) -> None:
         link = self._link
-        if link is not None and link.sock.fileno() in ready:
+        if link is not None and link.fileno() in ready:
             self._hear_engine(link)
         began_at, is_busy = self._now(), self._is_busy()
         for fd in self._in_turn(ready):
@@ -135,15 +144,16 @@ class Server:
         False when none came after all.
         """
         came = False
-        while (sock := accepted(self._data)) is not None:
+        while self._data.knocked():
             came = True
             self._drop_engine("a newer connection came")
-            self._link = DataLink(sock, self._buffer, self._now)
-            self._poll.register(sock, _READ)
-            self._desk.connected()
+            self._link = self._data.admit()
+            if self._link is not None:
+                self._poll.register(self._link, _READ)
+                self._desk.connected()
         return came
 
-    def _hear_engine(self, link: DataLink) -> None:
+    def _hear_engine(self, link: Connection) -> None:
         """Receive; answer every whole message in order (R34); close when the framing is lost."""
         try:
             whole = link.receive()
@@ -156,7 +166,7 @@ class Server:
         except OSError as error:
             self._drop_engine(str(error))
 
-    def _answer_engine(self, link: DataLink) -> None:
+    def _answer_engine(self, link: Connection) -> None:
         header, body = link.message()
         wire_s = link.received_at - link.first_byte_at
         if self._recorder is not None:
@@ -171,7 +181,7 @@ class Server:
             self._recorder.received(reply)
         link.consume()
 
-    def _spin(self, link: DataLink) -> bool:
+    def _spin(self, link: Connection) -> bool:
         """Look at the socket again and again for `spin_us`; True when a message was answered."""
         heard_at, until = self._heard_at, self._now() + self._spin_s
         while self._spin_s and self._now() < until and not self._stopping:
@@ -184,7 +194,7 @@ class Server:
         if self._link is None:
             return
         log.info("engine connection closed: %s", reason)
-        self._poll.unregister(self._link.sock)
+        self._poll.unregister(self._link)
         self._link.close()
         self._link = None
 
@@ -261,7 +271,8 @@ class Server:
         self._drop_engine("the worker stops")
         for link in list(self._admin_links.values()):
             self._drop_admin(link)
-        for sock in (self._data, *self._admin_listeners.values(), self._woken, self._wake):
+        self._data.close()
+        for sock in (*self._admin_listeners.values(), self._woken, self._wake):
             sock.close()
 
 

@@ -10,8 +10,11 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from dsparkctl.contract.endpoint import Endpoint
+
+Bound = TypeVar("Bound")
 
 _BACKLOG = 128
 _ADDRESS_EVERY_S = 0.5
@@ -51,14 +54,14 @@ def bound(endpoint: Endpoint) -> socket.socket:
 
 
 def bound_in_time(
-    endpoint: Endpoint,
+    bind: Callable[[], Bound],
     wait_s: float,
     *,
     waiting: Callable[[float], None],
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> socket.socket:
-    """`bound`, for at most `wait_s` seconds again and again while the address is missing.
+) -> Bound:
+    """What `bind` binds, tried for at most `wait_s` seconds while the address is missing.
 
     Network targets are reached before links have their addresses, and cables get plugged in later
     still. `waiting` is told before every pause how many seconds are left.
@@ -66,7 +69,7 @@ def bound_in_time(
     end_s = now() + wait_s
     while True:
         try:
-            return bound(endpoint)
+            return bind()
         except NoSuchAddress:
             left_s = end_s - now()
             if left_s <= 0:

@@ -49,6 +49,8 @@ def fuzz(on: Subject, n_inputs: int) -> Iterator[Finding]:
 def _throw(dice: random.Random, talk: Talk) -> tuple[str, bool]:
     """What was wrong with what came, and whether the line is still open."""
     message = _spoilt(dice, _good(dice, talk))
+    if not talk.subject.is_stream and message[6:8] == bytes(2):
+        message = message[:6] + b"\x05" + message[7:]  # op 0 is the carrier's own echo (§5)
     length = len(message)
     if dice.random() < 0.1:
         length = dice.choice((0, 31, length + 1, length + 64, 2**31, 2**32 - 1))

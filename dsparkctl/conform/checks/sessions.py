@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dsparkctl.conform.cases import N_KEPT, Outcome, disturbed, is_allowed, keep
+from dsparkctl.conform.checks.framing import NO_STREAM
 from dsparkctl.conform.finding import Clause, Finding
 from dsparkctl.conform.line import Kind
 from dsparkctl.conform.subject import Subject, Talk, entry
@@ -157,17 +158,20 @@ def newest_wins(on: Subject) -> Iterator[Finding]:
             yield Clause("§7.5", "the windows are kept for the new connection").judged(
                 disturbed(new), "HELLO of the same session"
             )
+    quiet = Clause("§7.5", "a connection that never says a word holds nobody up")
+    with on.line(), on.line() as line:
+        answer = line.ask(frame(Op.PING, 1, 0))
+        yield quiet.judged("" if answer.status == 0 else str(answer), "a silent connection")
     half = Clause("§7.5", "a connection that stops in the middle of a message holds nobody up")
+    if not on.is_stream:
+        yield half.skipped(NO_STREAM)
+        return
     with on.session() as stuck:
         message = frame(Op.PING, 1, 0, bytes(1000))
         stuck.line.put((prefix(len(message)) + message)[:500])
         with on.line() as line:
             answer = line.ask(frame(Op.PING, 1, 0))
             yield half.judged("" if answer.status == 0 else str(answer), "half a message")
-    quiet = Clause("§7.5", "a connection that never says a word holds nobody up")
-    with on.line(), on.line() as line:
-        answer = line.ask(frame(Op.PING, 1, 0))
-        yield quiet.judged("" if answer.status == 0 else str(answer), "a silent connection")
     gone = Clause("§5", "a peer that leaves in the middle of a message takes nobody along")
     with on.line() as line:
         line.put(prefix(1 << 20) + bytes(100))

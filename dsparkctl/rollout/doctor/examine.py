@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from dsparkctl import CONTRACT_VERSION, __version__
 from dsparkctl.config.fleet import Fleet
 from dsparkctl.rollout.doctor.checks import between, login
+from dsparkctl.rollout.doctor.checks.fabric import fabric
 from dsparkctl.rollout.doctor.checks.gpu import gpu
 from dsparkctl.rollout.doctor.checks.link import link
 from dsparkctl.rollout.doctor.checks.ports import ports
@@ -34,7 +35,7 @@ Check = Callable[[Part, Seen], Iterator[Finding]]
 
 CHECKS: Final[tuple[Check, ...]] = (
     *(python, gpu, disk, memory, memlock, checkpoint),
-    *(ports, link, rdma),
+    *(ports, link, rdma, fabric),
 )
 """Of one host, in the order in which they are told."""
 

@@ -126,6 +126,15 @@ class RdmaPort(_Part):
     gids: tuple[Gid, ...]
 
 
+class Libfabric(_Part):
+    version: Text | None
+    """None: it cannot be loaded."""
+    providers: tuple[Text, ...] | None
+    """Those that offer connections; None: nothing there lists them."""
+    has_headers: bool
+    has_compiler: bool
+
+
 class Seen(_Part):
     """One host. A part is None when it was not asked for, or could not be found out (`errors`)."""
 
@@ -149,6 +158,7 @@ class Seen(_Part):
     routes: dict[str, Route] | None = None
     pings: dict[str, Ping] | None = None
     rdma: tuple[RdmaPort, ...] | None = None
+    libfabric: Libfabric | None = None
 
     def interface_of(self, address: str) -> Interface | None:
         """The interface that has the address."""

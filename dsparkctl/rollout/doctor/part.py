@@ -41,7 +41,12 @@ class Part:
     engine_python: str | None = None
     engine_mount: str | None = None
     rank: int | None = None
-    wants_rdma: bool = False
+    scheme: str = "tcp"
+    """Of the endpoint between worker and engine (§5)."""
+
+    @property
+    def wants_rdma(self) -> bool:
+        return self.scheme == "o1rdma"
 
     @property
     def is_spark(self) -> bool:
@@ -95,7 +100,6 @@ def part_of(fleet: Fleet, host: str) -> Part:
     """What `host` is there for."""
     engine = fleet.engine
     rank = engine.ranks.index(host) if engine and host in engine.ranks else None
-    endpoint = fleet.engine_endpoint()
     is_workers = fleet.worker.host == host
     wheelhouse = fleet.release.wheelhouse
     return Part(
@@ -110,7 +114,7 @@ def part_of(fleet: Fleet, host: str) -> Part:
         engine_python=str(engine.python) if engine and rank is not None and engine.python else None,
         engine_mount=str(engine.mount) if engine and rank is not None and engine.mount else None,
         rank=rank,
-        wants_rdma=endpoint is not None and endpoint.scheme == "o1rdma",
+        scheme=fleet.worker.listen.scheme,
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsparkctl.checkpoint.exl3 import Codebook, Exl3Layer, examine
@@ -168,7 +168,6 @@ suffixes = st.sampled_from(
 )
 
 
-@settings(deadline=None)  # a busy machine
 @given(st.dictionaries(suffixes, tensor))
 def test_whatever_is_stored_there_is_a_layer_or_a_fault_never_both(stored: Stored) -> None:
     found, faults = examine("P", stored)

@@ -92,6 +92,20 @@ def test_a_stacks_codebook_is_the_one_thing_that_is_taken(tmp_path: Path) -> Non
         claims(tmp_path, config={"quantization_config": {"codebook": "qtip"}})
 
 
+@pytest.mark.parametrize(("marker", "is_told"), [("", True), ("mul1", False), ("mcg", False)])
+def test_a_layer_that_lost_its_codebooks_marker_is_told_and_another_marker_is_believed(
+    tmp_path: Path, marker: str, is_told: bool
+) -> None:
+    """Found by a newcomer: it was served with 3inst, and drafted half as well."""
+    found, _ = examine(PREFIX, layer(80, 384, 128, marker))
+    assert found is not None
+    said = claims(tmp_path, config={"quantization_config": {"codebook": "mul1"}})
+    told = [f"{claim.file.name}: {claim.at}: {what}"
+            for claim, what in said.contradicted({}, {PREFIX: found})]  # fmt: skip
+    expected = f"config.json: codebook: says mul1, {PREFIX} has no marker of it (so 3inst)"
+    assert told == [expected] * is_told
+
+
 def test_a_file_that_no_receipt_proves_never_names_the_codebook(tmp_path: Path) -> None:
     """§6.7: tensors hang on files of the identity alone."""
     assert claims(tmp_path, beside={"codebook": "mcg"}).codebook is None

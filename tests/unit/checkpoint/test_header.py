@@ -62,7 +62,7 @@ def test_a_truncated_file_names_the_tensor_that_is_cut(tmp_path: Path, n_missing
 
 
 def test_bytes_behind_the_last_tensor_are_refused(tmp_path: Path) -> None:
-    assert "7 bytes lie behind the last tensor" in refusal(write(tmp_path / "m", GOOD, 33))
+    assert "bytes lie behind the last tensor: 7" in refusal(write(tmp_path / "m", GOOD, 33))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_bytes_behind_the_last_tensor_are_refused(tmp_path: Path) -> None:
     [
         ({"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)}, "b: .*overlaps.* a"),
         ({"a": entry("F32", [2], 0, 8), "b": entry("F32", [1], 8, 12)}, ""),
-        ({"a": entry("F32", [2], 4, 12)}, "a: 4 bytes lie unused"),
+        ({"a": entry("F32", [2], 4, 12)}, "a: bytes before its data lie unused: 4"),
         ({"a": entry("F32", [2], 0, 12)}, r"a: F32 \[2\] needs 8 bytes"),
         ({"a": entry("F99", [2], 0, 12)}, "a: dtype 'F99'"),
         ({"a": entry("F32", [-3], 0, 12)}, r"a: shape \[-3\]"),

@@ -159,6 +159,10 @@ class Became(Exception):  # noqa: N818 -- what execv does instead of returning
             ("dequantize", "--inner", "--out", "-o", "--", "-F", "mtp.0.main_proj"),
             ("dequantize", "--out=-o", "--inner", "--", "-F", "mtp.0.main_proj"),
         ),
+        (
+            ("dequantize", "F", "head", "--out", "o", "--force"),
+            ("dequantize", "--out=o", "--force", "--", "F", "head"),
+        ),
         (("convert", "DIR", "OUT", "--to", "bf16"), ("convert", "--to=bf16", "--", "DIR", "OUT")),
     ],
 )

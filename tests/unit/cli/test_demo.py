@@ -66,7 +66,7 @@ def test_the_options_arrive_as_they_were_given(cli: Cli, performed: Performed) -
     assert json.loads(said) == REPORT
     (options,) = asked
     assert str(options.endpoint) == "tcp://h:1"
-    assert options[2:] == (3, 9, 2, -5, Policy.SHADOW, 50.0, 40.0, 7.0, False)
+    assert options[2:] == (3, 9, 2, -5, Policy.SHADOW, 50.0, 40.0, 7.0, False, "tcp")
 
 
 def test_tokens_per_step_with_and_without_the_drafter_come_first(

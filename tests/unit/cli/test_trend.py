@@ -51,6 +51,7 @@ def later(by_s: float = 2.0, **changes: Any) -> tuple[Reading, Reading]:
         *(b"", b"not json", b"\xff\xfe", b"{", b'{"a": NaN}', b'{"a": -Infinity}', b'{"a": 1e999}'),
         b"[" * 30_000,
         b'{"a": ' + b"9" * 5000 + b"}",
+        b'{"a": ' + b"9" * 400 + b"}",
     ],
 )
 def test_what_is_not_json_is_refused(body: bytes) -> None:

@@ -161,7 +161,7 @@ def message_rows(rows: StagedRows, entries: Sequence[ReqEntry]) -> list[bytes]:
     return [block[at : at + tiny.ROW_BYTES] for at in range(0, len(block), tiny.ROW_BYTES)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 1 << 32))
 def test_messages_ring_and_samples_are_those_of_a_model_made_of_dicts(seed: int) -> None:
     """§4.3, §7.3, §7.4: chunks longer than W, rejections, rollbacks, gaps, reuse, dirty slots."""
@@ -297,6 +297,6 @@ def test_the_rooms_take_the_memory_that_the_contract_gives_them() -> None:
     rows, allowed = StagedRows(live, CPU), budget(live)
     assert rows.ring.rows.nbytes - live.row_bytes == allowed.ring_bytes == 15 << 20
     assert rows._gathered.nbytes * 2 == allowed.staging_bytes == 30 << 20
-    message = rows._message._bytes.nbytes
+    message = rows.memory.nbytes
     assert 0 <= message - allowed.pinned_bytes <= 4096
     assert message < 16 << 20

@@ -5,6 +5,8 @@ import os
 import resource
 import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -170,3 +172,19 @@ def test_pieces_become_one_file_only_when_the_last_one_is_there(tmp_path: Path) 
         breaking_off()
     assert path.read_bytes() == b"one two"
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_pipe_that_nobody_writes_to_is_at_its_end_instead_of_being_waited_for(
+    tmp_path: Path,
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert read_whole(tmp_path / "pipe", max_bytes=9) == b""
+
+
+def test_what_another_process_writes_into_a_pipe_is_read_whole() -> None:
+    """A shell's `<(command)`."""
+    script = '"$0" -c "import sys; from pathlib import Path; from dsparkctl.config.files import'
+    script += ' read_whole; print(len(read_whole(Path(sys.argv[1]), max_bytes=1 << 20)))" '
+    script += "<(sleep 0.2; head -c 200000 /dev/zero)"
+    done = subprocess.run(["bash", "-c", script, sys.executable], capture_output=True, text=True)
+    assert done.stdout == "200000\n", done.stderr

@@ -100,10 +100,9 @@ FAULTS = [
     ("qqq: 4", "worker.qqq: unknown key"),
     ("admin: tcp://h:1", 'worker.admin: expected a list of at most 16, got "tcp://h:1"'),
     ("listen: udp://h:1", 'worker.listen: expected one of tcp, o1tcp, o1rdma before ://, got "udp'),
-    (
-        "listen: o1tcp://h:1",
-        "worker.listen: expected tcp://ADDR:PORT, which is how a worker listens",
-    ),
+    ("listen: 18620", "worker.listen: expected tcp://ADDR:PORT or o1tcp://ADDR:PORT, got 18620"),
+    ("listen: 'o1rdma://[::]:1'", "worker.listen: expected the address of an RDMA device"),
+    ("admin: ['o1tcp://h:1']", "worker.admin[0]: expected tcp://ADDR:PORT, which is how a worker"),
     ("listen: tcp://h:1?bind=::1", "worker.listen: expected tcp://ADDR:PORT"),
     ("listen: tcp://0.0.0.0:1", "worker.listen: expected one address, or allow_any_address: true"),
     ("admin: ['tcp://[::]:1']", "worker.admin: expected one address, or allow_any_address: true"),

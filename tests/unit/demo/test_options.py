@@ -44,6 +44,6 @@ def test_options_that_cannot_be_meant_are_named(options: Options, words: str) ->
     assert "\n" not in str(caught.value)
 
 
-def test_a_transport_that_is_not_built_in_is_refused_before_anything_starts() -> None:
+def test_a_transport_that_cannot_be_used_is_refused_before_anything_starts() -> None:
     with pytest.raises(NotInThisBuild):
         require_sense(PLAIN._replace(endpoint=Endpoint("o1rdma", "h", 1)))

@@ -67,7 +67,17 @@ def test_flags_that_cannot_be_are_usage_errors(
     with pytest.raises(SystemExit) as caught:
         main(["bench", "round", *flags])
     assert caught.value.code == 2
-    assert "usage: dsparkctl bench round" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.endswith("(see dsparkctl bench round --help)\n")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("flag", "most"), [("--n-out", 5), ("--rows", 16)])
+def test_more_than_the_model_has_is_one_line_and_2(
+    capsys: pytest.CaptureFixture[str], flag: str, most: int
+) -> None:
+    assert main(["bench", "round", "--synthetic", "tiny", flag, "200"]) == 2
+    assert capsys.readouterr().err == f"{flag}: 200: this model has {most} at most\n"
 
 
 def test_a_checkpoint_that_is_none_is_one_line_and_1(capsys: pytest.CaptureFixture[str]) -> None:

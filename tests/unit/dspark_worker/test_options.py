@@ -81,7 +81,7 @@ def test_a_flag_wins_over_the_file_and_the_rest_comes_from_it(tmp_path: Path) ->
         ((*REQUIRED, "--max-slots", "9" * 20), "--max-slots: input should be less than or equal"),
         ((*REQUIRED, "--max-slots", "9" * 9999), "--max-slots: "),
         ((*REQUIRED, "--listen", "tcp://0.0.0.0:1"), "--allow-any-address"),
-        ((*REQUIRED, "--listen", "o1tcp://127.0.0.1:1"), "--listen: "),
+        ((*REQUIRED, "--listen", "o1rdma://0.0.0.0:1"), "--listen: "),
         ((*REQUIRED, "--admin", "tcp://127.0.0.1:18620"), "--admin: "),
     ],
 )

@@ -139,7 +139,7 @@ def test_a_restart_reads_no_file_again(
     again = prove(files, path, None, cache_path=cache)
     assert again == first
     n = len(files.sources)
-    assert f"hashed 0.0 GB in 0.0 s; {n} of {n} files were known" in caplog.text
+    assert f"hashed 0.0 MB in 0.0 s; {n} of {n} files were known" in caplog.text
 
 
 def test_rehash_believes_no_cache(files: CheckpointFiles, tmp_path: Path) -> None:

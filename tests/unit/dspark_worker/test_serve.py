@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dspark_worker import serve as serve_module
 from dspark_worker.choice import Chosen, choose_drafter
+from dspark_worker.data_link import TcpListener
 from dspark_worker.model.shard import Shard
 from dspark_worker.provenance import IdentityMismatch
 from dspark_worker.serve import LoadError, serve
@@ -65,7 +66,7 @@ def test_a_message_that_the_machine_cannot_hold_is_a_load_error(
     def no_memory(*_: object, **__: object) -> None:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(serve_module, "Server", no_memory)
+    monkeypatch.setattr(TcpListener, "prepare", no_memory)
     with pytest.raises(LoadError, match=r"no memory for messages of \d+ bytes.*max-rows-per-step"):
         serve(settings(), ready_as_json=True)
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dspark_worker import data_link
 from dspark_worker import server as server_module
+from dspark_worker.data_link import TcpListener
 from dspark_worker.desk import Desk
 from dspark_worker.selftest import SelfTest
 from dspark_worker.server import Server
@@ -30,13 +32,15 @@ class Running:
     def __init__(self, spin_us: int = 0, service: Service | None = None) -> None:
         self.drafter = FakeDrafter()
         desk = Desk(OWN, self.drafter, worker_name="w", clock=time.perf_counter)
-        data, admin = (bound(Endpoint("tcp", "127.0.0.1", 0)) for _ in range(2))
+        anywhere = Endpoint("tcp", "127.0.0.1", 0)
+        data, admin = TcpListener(anywhere, time.perf_counter), bound(anywhere)
+        data.prepare(4096)
         self.server = Server(
             desk, SelfTest(OWN, self.drafter), data=data, admin=[admin],
-            max_message_bytes=4096, spin_us=spin_us, now=time.perf_counter,
+            spin_us=spin_us, now=time.perf_counter,
             service=service or Service({}, pid=0),
         )  # fmt: skip
-        self.data, self.admin = listening(data), listening(admin)
+        self.data, self.admin = data.listen(), listening(admin)
         self.thread = threading.Thread(target=self.server.serve)
         self.thread.start()
 
@@ -131,7 +135,8 @@ def test_without_a_free_descriptor_the_engine_is_still_heard(
     with running.connect() as engine:
         engine.sendall(PING)
         engine.recv(36)
-        monkeypatch.setattr(server_module, "accepted", lambda _: None)
+        for module in (server_module, data_link):
+            monkeypatch.setattr(module, "accepted", lambda _: None)
         with running.connect(), running.connect(admin=True):
             engine.sendall(PING)
             assert len(engine.recv(36)) == 36

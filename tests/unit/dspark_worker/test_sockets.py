@@ -85,7 +85,11 @@ class Clock:
 
     def bound(self, endpoint: Endpoint, wait_s: float) -> socket.socket:
         return bound_in_time(
-            endpoint, wait_s, waiting=self.left_s.append, now=self.now, sleep=self.sleep
+            lambda: sockets_module.bound(endpoint),
+            wait_s,
+            waiting=self.left_s.append,
+            now=self.now,
+            sleep=self.sleep,
         )
 
 

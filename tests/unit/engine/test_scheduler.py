@@ -122,7 +122,7 @@ def plans(draw: st.DrawFn) -> tuple[Rules, list[Request]]:
     return rules, requests
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(plans(), st.integers(0, 5), st.integers(0, 5))
 def test_every_position_is_computed_once_per_residence_and_no_window_is_short(
     plan: tuple[Rules, list[Request]], n_right: int, draft_len: int

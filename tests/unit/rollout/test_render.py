@@ -46,6 +46,11 @@ def test_a_path_that_is_none_of_the_hosts_is_refused(key: str) -> None:
             update={key: Path("x")})}))  # fmt: skip
 
 
+def test_a_carrier_that_no_deploy_brings_is_refused_before_anything_is_touched() -> None:
+    with pytest.raises(RenderError, match=r"worker.listen: o1tcp://.*a deploy brings tcp:// alone"):
+        worker_config(fleet(listen="o1tcp://10.202.28.1:18620"))
+
+
 @pytest.mark.parametrize("key", ["hash_cache", "record"])
 def test_what_the_worker_writes_lies_where_its_unit_lets_it_write(key: str) -> None:
     assert worker_config(fleet(**{key: "/opt/dspark/shared/x"}))

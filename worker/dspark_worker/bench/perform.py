@@ -20,6 +20,7 @@ from dspark_worker.bench.stopwatch import clock_of
 from dspark_worker.bench.synthetic import make_up
 from dspark_worker.model.drafter import TorchDrafter
 from dspark_worker.model.load import load_drafter
+from dspark_worker.options import UsageError
 from dsparkctl.checkpoint.errors import CheckpointError
 
 _WARM_UP = 3
@@ -74,8 +75,12 @@ def _drafter(given: argparse.Namespace) -> TorchDrafter:
 
 
 def _loads(given: argparse.Namespace, window: int, num_spec: int) -> Iterator[Load]:
-    n_out = min(given.n_out, num_spec)
-    rows = min(given.rows, window)
+    n_out, rows = given.n_out, given.rows
+    if given.append and n_out:
+        raise UsageError("--append: not with --n-out; a prefill asks for no drafts")
+    for flag, asked, most in (("--n-out", n_out, num_spec), ("--rows", rows, window)):
+        if asked > most:
+            raise UsageError(f"{flag}: {asked}: this model has {most} at most")
     if not given.growth:
         yield Load(given.requests, rows, n_out, not given.append)
         return

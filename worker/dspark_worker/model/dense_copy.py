@@ -19,24 +19,28 @@ from torch import Tensor
 from dspark_worker.model.exl3.cache import DecodedCache
 from dspark_worker.model.shard_writer import DTYPES, Planned, write_shard
 from dspark_worker.model.weights import open_weights
+from dspark_worker.provenance import prove
 from dsparkctl.checkpoint.files import CheckpointFiles, find_files
 from dsparkctl.checkpoint.inspection import Format, inspect
 from dsparkctl.checkpoint.model_config import read_model_config
 from dsparkctl.checkpoint.strict_json import read_json_object
 from dsparkctl.checkpoint.tensors import expected_tensors
-from dsparkctl.config.errors import WriteError
+from dsparkctl.config.errors import InTheWay, WriteError
 from dsparkctl.config.files import umask, write_whole
 
 SHARD = "model.safetensors"
+RECEIPT = "DSPARK_COPY_DONE"
 
 
 def write_dense_copy(directory: Path, out: Path, to: str) -> int:
     """Write the copy to `out`, an empty or new folder; returns the bytes of its shard.
 
-    `to` is BF16 or F32. CheckpointError or WriteError, one line, when it cannot be; `out` is then
-    as it was.
+    `to` is BF16 or F32. One line when it cannot be, and `out` is then as it was: CheckpointError,
+    WriteError, or IdentityMismatch when the folder's own receipt says otherwise.
     """
     files = find_files(directory)
+    receipt = directory / RECEIPT
+    proof = prove(files, receipt, None) if receipt.exists() else None
     config = read_model_config(files)
     found = inspect(files, config)
     stored = {row.name: row for row in found.rows if row.format is not Format.IGNORED}
@@ -61,6 +65,8 @@ def write_dense_copy(directory: Path, out: Path, to: str) -> int:
 
         write_shard(folder / SHARD, plan, unpacked())
         weights.finish()
+        if proof is not None:
+            proof.check_unchanged()
         _write_configs(files, folder)
     return sum(planned.n_bytes for planned in plan)
 
@@ -70,11 +76,10 @@ def _whole_folder(out: Path, *, source: Path) -> Iterator[Path]:
     """A folder to fill, which becomes `out` when the block ends well and goes when it does not."""
     out = out.resolve()
     if out.is_relative_to(source.resolve()):
-        raise WriteError(f"{out}: lies in the checkpoint; a copy goes into a folder of its own")
+        raise InTheWay(f"{out}: lies in the checkpoint; a copy goes into a folder of its own")
     try:
         if out.exists() and any(out.iterdir()):
-            raise WriteError(f"{out}: is not empty; a copy goes into a folder of its own")
-        out.parent.mkdir(parents=True, exist_ok=True)
+            raise InTheWay(f"{out}: is not empty; a copy goes into a folder of its own")
         folder = Path(tempfile.mkdtemp(prefix=".dspark.", dir=out.parent))
     except OSError as error:
         raise WriteError(f"{out}: cannot be written: {error.strerror}") from None

@@ -13,7 +13,16 @@ import sys
 import time
 from typing import Any, Callable  # noqa: UP035 -- Python 3.9
 
-from dsparkctl.rollout.doctor.collector import gpu, network, ports, rdma, software, storage, system
+from dsparkctl.rollout.doctor.collector import (
+    fabric,
+    gpu,
+    network,
+    ports,
+    rdma,
+    software,
+    storage,
+    system,
+)
 
 MARK = "\n---- dsparkctl doctor ----\n"
 """Stands before the object, so that whatever a shell prints at login can be told apart."""
@@ -38,6 +47,7 @@ def collect(root: str, asked: dict[str, Any]) -> dict[str, Any]:
         "routes": lambda: network.routes(asked["links"]),
         "pings": lambda: network.pings(asked["links"]),
         "rdma": lambda: rdma.devices(root),
+        "libfabric": lambda: fabric.libfabric(root),
     }
     errors: dict[str, str] = {}
     seen: dict[str, Any] = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dspark_worker.drafter import DraftRequest
@@ -32,7 +32,6 @@ EMBED, HEAD = heads()
     st.lists(st.integers(0, V - 1), min_size=1, max_size=9),
     st.lists(st.integers(0, V - 1), unique=True, max_size=30),
 )
-@settings(deadline=None)
 def test_hit_and_miss_are_bit_equal_however_many_ask_at_once(
     asked: list[int], kept: list[int]
 ) -> None:
@@ -129,7 +128,6 @@ def load(directory: Path, tokens: range) -> TorchDrafter:
         st.tuples(st.integers(0, 6), st.integers(0, 63), st.integers(1, 5)), min_size=1, max_size=4
     )
 )
-@settings(deadline=None)
 def test_drafts_are_the_same_with_and_without_the_cache(
     pair: tuple[TorchDrafter, TorchDrafter], asked: list[tuple[int, int, int]]
 ) -> None:

@@ -111,6 +111,6 @@ def test_a_disk_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_folder_or_nothing_in_a_files_place_is_one_line(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(CheckpointError, match="cannot be read"), open_shard(path):
+    for path, words in ((tmp_path, "is not a regular file"), (tmp_path / "x", "cannot be read")):
+        with pytest.raises(CheckpointError, match=words), open_shard(path):
             pass

@@ -6,7 +6,7 @@ from typing import Any
 from dsparkctl.rollout.doctor.checks.rdma import rdma
 from tests.unit.rollout.doctor.seeing import lines, seen, spark
 
-WANTED = replace(spark(), wants_rdma=True)
+WANTED = replace(spark(), scheme="o1rdma")
 GID = {"index": 3, "address": "10.202.28.2", "kind": "RoCE v2", "interface": "enp1s0"}
 DEVICE = {"device": "mlx5_0", "port": 1, "state": "ACTIVE", "rate": "100 Gb/sec", "gids": [GID]}
 

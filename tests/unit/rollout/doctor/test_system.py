@@ -102,7 +102,7 @@ def unit(limit: int | None) -> dict[str, Any]:
 
 
 def with_rdma(part: Part) -> Part:
-    return replace(part, wants_rdma=True)
+    return replace(part, scheme="o1rdma")
 
 
 def test_memlock_of_the_unit_and_of_a_spark_that_wants_rdma() -> None:

@@ -5,6 +5,7 @@ the specification's, [in, out], sides as stored.
 """
 
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from dspark_worker.model.exl3.reading import nth, read_packed
 from dspark_worker.model.shard import open_shard
 from dsparkctl.checkpoint.errors import CheckpointError, wrong
 from dsparkctl.checkpoint.exl3 import examine
+
+_OF_A_LAYER: Final = {"trellis", "suh", "svh", "su", "sv", "mcg", "mul1"}
 
 
 def dequantized(path: Path, key: str, *, inner: bool) -> dict[str, Tensor]:
@@ -32,6 +35,9 @@ def dequantized(path: Path, key: str, *, inner: bool) -> dict[str, Tensor]:
             for name, info in shard.header.items()
             if name.startswith(f"{key}.") and "." not in (suffix := name[len(key) + 1 :])
         }
+        if not stored.keys() & _OF_A_LAYER:
+            held = f"only {', '.join(sorted(stored))}" if stored else "nothing"
+            raise wrong(path, f"holds no EXL3 layer {key}: of that name there is {held}")
         layer, faults = examine(key, stored)
         for name, what in faults:
             raise refuse(name, what)

@@ -1,7 +1,7 @@
 """A budget of decoded matrices: what is pinned, what is kept, what goes (issue 4, §1)."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dspark_worker.model.exl3.cache import DecodedCache
@@ -45,7 +45,6 @@ def test_half_as_many_bytes_hold_twice_as_much() -> None:
     assert one.pin(1) is None
 
 
-@settings(deadline=None)  # a busy machine
 @given(st.integers(0, 60), st.lists(st.tuples(st.integers(0, 5), st.integers(1, 25))))
 def test_the_budget_is_never_passed(n_budget: int, uses: list[tuple[int, int]]) -> None:
     one = cache(n_budget)

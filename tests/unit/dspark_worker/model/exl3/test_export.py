@@ -139,7 +139,8 @@ def test_a_marker_may_be_a_list_of_one_and_unsigned(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["Q", "", "P.trellis", "p"])
 def test_a_key_that_is_not_there_is_one_line(tmp_path: Path, key: str) -> None:
-    assert refusal(file_of(tmp_path, layer()), key).endswith(f": {key}.trellis: is missing")
+    expected = f": holds no EXL3 layer {key}: of that name there is nothing"
+    assert refusal(file_of(tmp_path, layer()), key).endswith(expected)
 
 
 def edited_header(path: Path, edit: Callable[[dict[str, dict[str, object]]], None]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dspark_worker.model.exl3 import tiles
@@ -58,7 +58,6 @@ def test_the_order_within_a_tile_is_a_permutation() -> None:
     assert tiles.tile_order()[:8] == [0, 16, 128, 144, 8, 24, 136, 152]
 
 
-@settings(deadline=None)  # a busy machine
 @given(n_rows=st.integers(1, 7), chunk=st.integers(1, 4), n_words=st.sampled_from(ALL_T))
 def test_chunks_do_not_show(n_rows: int, chunk: int, n_words: int) -> None:
     codes = trellis(16 * n_rows, 32, n_words, seed=n_rows)
