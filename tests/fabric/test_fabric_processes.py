@@ -186,3 +186,38 @@ def test_the_endpoint_of_a_worker_that_is_asked_for_any_port_is_its_ready_line()
         assert worker.data.scheme == "o1tcp"
         assert worker.data.port
         assert parse_endpoint(str(worker.data)) == worker.data
+
+
+@pytest.mark.parametrize(
+    ("number", "ends_with"), [(signal.SIGINT, 7), (signal.SIGTERM, -signal.SIGTERM)]
+)
+def test_libfabric_takes_no_signal_from_the_process(number: signal.Signals, ends_with: int) -> None:
+    """Debian's brings libpsm2, which takes them as it is loaded, and ends the process with 1."""
+    program = f"""
+import os, time
+from dsparkctl.net.fabric.library import load
+load()
+try:
+    os.kill(os.getpid(), {int(number)})
+    time.sleep(5)
+except KeyboardInterrupt:
+    raise SystemExit(7)
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == ends_with
+
+
+def test_a_client_in_a_reference_cycle_is_collected() -> None:
+    """CPython before 3.11.8 and 3.12.2 crashes on a view in a cycle whose buffer is held
+    (gh-77894)."""
+    program = """
+import gc
+from dsparkctl.contract.endpoint import Endpoint
+from dsparkctl.net.fabric.link import _Side
+for _ in range(20):
+    side = _Side(Endpoint("o1tcp", "127.0.0.1", 9), memoryview(bytearray(4096)))
+    side.cycle = side, dict(side.__dict__)
+    del side
+    gc.collect()
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr

@@ -6,6 +6,9 @@ links and listeners.
 
 import functools
 import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +29,9 @@ DEVICES: Final = Path("/sys/class/infiniband")
 _BUILD: Final = "`dsparkctl fabric build`"
 _ERRORS: Final = {-1: TimedOut, -2: Broken, -3: Oversize, -4: Broken, -5: Broken}
 NO_ADDRESS: Final = -4
+
+_SIGACTION_BYTES: Final = 512
+"""More than a `struct sigaction` has anywhere."""
 
 
 class Library(NamedTuple):
@@ -76,14 +82,31 @@ def load(path: Path = LIBRARY) -> Library:
         raise Missing(f"install libfabric-dev and a C compiler, then run {_BUILD}")
     ffi = cffi.FFI()
     ffi.cdef(_declarations((HERE / "shim.h").read_text()))
+    ffi.cdef("int sigaction(int, const void *, void *);")
     try:
-        lib = ffi.dlopen(str(path))
-        built_of = bytes(ffi.string(lib.dsf_sources())).decode()
+        with _handlers_kept(ffi):
+            lib = ffi.dlopen(str(path))
+            built_of = bytes(ffi.string(lib.dsf_sources())).decode()
+            lib.dsf_load_providers()
     except (OSError, AttributeError) as error:
         raise Missing(f"{str(error).splitlines()[0]}: install libfabric1, or {_BUILD}") from None
     if built_of != source_digest():
         raise Missing(f"{path} was built of another version's sources: run {_BUILD} again")
     return Library(ffi, lib)
+
+
+@contextmanager
+def _handlers_kept(ffi: Any) -> Iterator[None]:
+    """What signals do, as it was before. Debian's libfabric brings libpsm2, which takes SIGINT and
+    SIGTERM from the process as it is loaded, and makes a crash an exit code of 1."""
+    libc = ffi.dlopen(None)
+    before = {number: ffi.new("char[]", _SIGACTION_BYTES) for number in range(1, signal.NSIG)}
+    known = [number for number, was in before.items() if not libc.sigaction(number, ffi.NULL, was)]
+    try:
+        yield
+    finally:
+        for number in known:
+            libc.sigaction(number, before[number], ffi.NULL)
 
 
 def interfaces(provider: str) -> list[Interface]:

@@ -63,8 +63,11 @@ class _Side:
         self.pointer = ffi.gc(opened, lib.dsf_close)
         self.replies = memoryview(ffi.buffer(lib.dsf_reply_range(opened), MAX_REPLY_BYTES))
         if staging is not None:
-            self._staging = ffi.from_buffer(staging, require_writable=True)
-            failed = lib.dsf_register(opened, self._staging, len(self._staging), said)
+            # The address alone is kept beside the view: an export of a view, held in a reference
+            # cycle, crashes the collector of CPython before 3.11.8 and 3.12.2 (gh-77894).
+            self._staging = staging
+            at = ffi.cast("void *", ffi.from_buffer(staging, require_writable=True))
+            failed = lib.dsf_register(opened, at, staging.nbytes, said)
             if failed:
                 raise self.library.error(endpoint, failed, said)
 
@@ -116,7 +119,8 @@ class FabricLink:
     ) -> memoryview:
         if len(parts) > self._lib.DSF_MAX_PARTS:
             parts = (b"".join(parts),)
-        views = [self._library.ffi.from_buffer(part) for part in parts]
+        ffi = self._library.ffi
+        views = [ffi.from_buffer(part) for part in parts]
         for number, view in enumerate(views):
             self._parts[number] = view
             self._lengths[number] = len(view)
@@ -128,6 +132,9 @@ class FabricLink:
         except BaseException:  # a signal's exception: the reply may still come
             self.close()
             raise
+        finally:
+            for view in views:  # a traceback would keep them, and with them the caller's buffers
+                ffi.release(view)
         if n < 0:
             raise self._library.error(self._endpoint, n, self._said)
         return self._side.replies[:n]

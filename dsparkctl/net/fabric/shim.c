@@ -33,6 +33,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire is little-en
 #define API FI_VERSION(1, 14)
 #define SERVICE "dspark-v1"
 #define HEAD_BYTES 32 /* before a request, so that the body behind its 32 B header begins at 64 */
+#define ECHO_US 2000000 /* for the reply before an echo to be gone */
 #define LEN_SHIFT 15
 #define OP_SHIFT 24
 #define MR_MODES (FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY)
@@ -360,6 +361,15 @@ static uint32_t least(uint32_t a, uint32_t b)
 uint32_t dsf_version(void)
 {
     return fi_version();
+}
+
+void dsf_load_providers(void)
+{
+    struct fi_info *found = NULL, *hints = wanted("tcp");
+    if (hints && !fi_getinfo(API, NULL, NULL, 0, hints, &found))
+        fi_freeinfo(found);
+    if (hints)
+        fi_freeinfo(hints);
 }
 
 const char *dsf_sources(void)
@@ -866,7 +876,8 @@ int dsf_receive(dsf_peer *peer, size_t *n_bytes, uint32_t *op, uint32_t *generat
             return 1;
         if (*n_bytes > least(peer->theirs.terms.max_resp_bytes, peer->door->base.own.max_resp_bytes))
             return say(said, DSF_BROKEN, "an echo of %zu bytes, more than was agreed", *n_bytes);
-        n = dsf_reply(peer, dsf_request_memory(peer->door), *n_bytes, *generation, 0, said);
+        n = dsf_reply(peer, dsf_request_memory(peer->door), *n_bytes, *generation,
+                      ECHO_US, said);
         if (n)
             return n;
     }

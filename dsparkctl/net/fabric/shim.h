@@ -35,6 +35,7 @@ typedef struct dsf_peer dsf_peer; /* the one connection of a listener */
 /* "provider\tfabric\tdomain\taddress\n" for each interface on which FI_EP_MSG can be had. */
 int dsf_interfaces(const char *provider, char *text, size_t n_text, char *said);
 uint32_t dsf_version(void); /* of the libfabric that runs: major << 16 | minor */
+void dsf_load_providers(void); /* otherwise the first call that needs one does */
 const char *dsf_sources(void); /* digest of the sources that this was built of */
 
 /* --- the client ----------------------------------------------------------------------------- */
