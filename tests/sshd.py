@@ -1,5 +1,6 @@
 """A real sshd on a loopback port, with its own keys and configuration in a folder of the test."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -41,19 +42,27 @@ class Sshd:
         return " ".join((self.folder / "host_ed25519.pub").read_text().split()[:2])
 
     def children(self) -> list[int]:
-        """The processes of its connections."""
-        text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return [int(pid) for pid in text.split()]
+        """The processes of its connections, the latest last."""
+        return sorted(_children_of({self.process.pid}))
 
     def family(self) -> list[int]:
         """The processes of its connections, and theirs: each holds the socket."""
-        found, new = list[int](), [self.process.pid]
-        while new:
-            paths = [Path(f"/proc/{pid}/task/{pid}/children") for pid in new]
-            texts = [path.read_text() for path in paths if path.exists()]
-            new = [int(pid) for text in texts for pid in text.split()]
-            found += new
-        return found
+        found, new = set[int](), {self.process.pid}
+        while new := _children_of(new):
+            found |= new
+        return sorted(found)
+
+
+def _children_of(parents: set[int]) -> set[int]:
+    """By everybody's own word: the kernel's list of a process's children skips some while others
+    come and go."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            if parent in parents:
+                found.add(int(path.parent.name))
+    return found
 
 
 def make_key(path: Path, *, passphrase: str = "") -> Path:

@@ -34,7 +34,7 @@ def _outward(far: socket.socket, channel: Any) -> None:
     with contextlib.suppress(Exception):
         channel.shutdown_write()
     if _is_gone(far):
-        channel.close()
+        _end(channel)
 
 
 def _inward(channel: Any, far: socket.socket) -> None:
@@ -59,4 +59,9 @@ def _close_after(ways: tuple[threading.Thread, ...], far: socket.socket, channel
     for way in ways:
         way.join()
     far.close()
-    channel.close()
+    _end(channel)
+
+
+def _end(channel: Any) -> None:
+    with contextlib.suppress(Exception):  # paramiko raises EOFError where its transport is gone
+        channel.close()
